@@ -1,0 +1,61 @@
+"""Operations that are defined at their edges: zero rows, empty sums, low precision."""
+
+import jax
+import jax.numpy as jnp
+
+
+def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
+  """Casts to float32 unless the input is float64, which stays.
+
+  Losses, norms and statistics are never computed below float32; float64 is kept so that
+  formulas can be checked to the last digit.
+
+  Args:
+    x: any real array.
+
+  Returns:
+    The same values in float32, or in float64 if `x` is float64.
+  """
+  x = jnp.asarray(x)
+  return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
+
+
+def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
+  """`numerator / denominator`, with value 0 and gradient 0 where the denominator is 0.
+
+  Args:
+    numerator: any shape.
+    denominator: same shape, or one that broadcasts to it.
+
+  Returns:
+    The quotient.
+  """
+  ok = denominator != 0
+  # The inner `where` keeps the division's gradient finite on the branch not taken.
+  return jnp.where(ok, numerator / jnp.where(ok, denominator, 1), 0)
+
+
+def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
+  """Scales vectors to unit length: `z / |z|`; an all-zero vector stays zero.
+
+  A row that a non-negative map has emptied is common, not an accident. Its value and
+  its gradient are defined as 0; `z / max(|z|, eps)` would give NaN or 1/eps there.
+
+  Args:
+    z: array with vectors along `axis`.
+    axis: the axis of the vectors.
+
+  Returns:
+    Array of the same shape, in float32 (float64 if `z` is float64).
+
+  >>> l2_normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+  [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+  """
+  z = at_least_float32(z)
+  # Dividing by the largest entry first keeps the square in range for any finite vector;
+  # a constant factor changes neither the value nor the gradient of a unit vector.
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(z), axis=axis, keepdims=True))
+  z = safe_divide(z, largest)
+  square = jnp.sum(z * z, axis=axis, keepdims=True)
+  alive = square > 0
+  return jnp.where(alive, z * jax.lax.rsqrt(jnp.where(alive, square, 1)), 0)
