@@ -1,0 +1,49 @@
+# make demo   CL against NCL on handwritten digits, with a report; no download of data
+# make test   the tests (minutes);  make test-all  with the slow ones
+# make lint   style and types;      make format    mends the style
+# Everything is installed on first use into .venv, and again only when the requirements
+# change. PYTHON=python3.12 chooses the interpreter, VENV=DIR another place.
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+  $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+  2>/dev/null && echo $$p && break; done)
+BIN = $(VENV)/bin
+WORKDIR ?= runs/digits
+SEEDS ?= 1
+
+.PHONY: demo test test-all lint format install
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n '/^# /s/^# //p' Makefile
+
+install: $(VENV)/installed
+
+$(VENV)/installed: requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "ncl_jax needs Python 3.11, 3.12 or 3.13 with venv" \
+	  "(Debian: python3-venv); none was found. Set PYTHON=/path/to/python."; exit 2; }
+	@echo "Installing into $(VENV) with $(PYTHON) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/python -m launch.compare --config=configs/digits.py --workdir=$(WORKDIR) --seeds=$(SEEDS)
+
+test: install
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: install
+	$(BIN)/python -m pytest -n 2
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .

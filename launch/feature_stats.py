@@ -1,0 +1,20 @@
+"""Evaluates a checkpoint: how sparse, pure and correlated single dimensions are.
+
+  python -m launch.feature_stats --workdir=runs/cifar10-ncl
+
+The model is rebuilt from the work directory's config.json; the result is a line of
+WORKDIR/eval/feature_stats.jsonl.
+"""
+
+from ncl_jax import cli
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import feature_stats, program
+
+  program.run(feature_stats, workdir, step)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

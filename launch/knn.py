@@ -1,0 +1,20 @@
+"""Evaluates a checkpoint: nearest neighbours, on h and on f.
+
+  python -m launch.knn --workdir=runs/cifar10-ncl
+
+The model is rebuilt from the work directory's config.json; the result is a line of
+WORKDIR/eval/knn.jsonl.
+"""
+
+from ncl_jax import cli
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import knn, program
+
+  program.run(knn, workdir, step)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

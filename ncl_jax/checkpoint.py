@@ -1,0 +1,180 @@
+"""Orbax checkpoints of a work directory: save, resume, load the model alone.
+
+A checkpoint has two items: `model` (params, batch_stats), which is all that evaluation
+reads, and `train` (step, opt_state).
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Sharding
+
+from ncl_jax.errors import InputError
+
+FOLDER = "checkpoints"
+
+
+class Checkpoints:
+  """The checkpoints of one run; an open resource, to be used in a `with` block.
+
+  Args:
+    workdir: of the run; the checkpoints lie in its folder `checkpoints`.
+    keep: how many of the newest to keep.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
+    self._folder = _folder(workdir)
+    self._manager = _manager(self._folder, max_to_keep=keep, create=True)
+
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, *unused: object) -> None:
+    # Saves are asynchronous: leaving before the last one is on disk would lose it.
+    self._manager.wait_until_finished()
+    self._manager.close()
+
+  def latest_step(self) -> int | None:
+    """The newest complete checkpoint's step, or None."""
+    return self._manager.latest_step()
+
+  def save(self, step: int, *, model: Any, train: Any) -> None:
+    """Starts saving; returns when the arrays are copied, before they are on disk.
+
+    Args:
+      step: steps done.
+      model: tree for evaluation, {"params", "batch_stats"}.
+      train: tree that only training needs.
+    """
+    self._manager.save(
+      step,
+      args=ocp.args.Composite(
+        model=ocp.args.StandardSave(model), train=ocp.args.StandardSave(train)
+      ),
+    )
+
+  def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
+    """Loads a checkpoint into the places of a tree.
+
+    Args:
+      step: of the checkpoint.
+      model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
+      train: likewise.
+
+    Returns:
+      (model, train), of the same structure, types and shardings.
+
+    Raises:
+      InputError: if a tensor is missing or has another shape or dtype, naming it.
+    """
+    _check_tensors(self._manager, step, self._folder, model=model, train=train)
+    restored = self._manager.restore(
+      step,
+      args=ocp.args.Composite(
+        model=ocp.args.StandardRestore(model), train=ocp.args.StandardRestore(train)
+      ),
+    )
+    return restored["model"], restored["train"]
+
+
+def load_model(
+  workdir: str | pathlib.Path,
+  model: Any,
+  sharding: Sharding,
+  step: int | None = None,
+) -> tuple[Any, int]:
+  """Loads what evaluation needs, on whatever devices there are now.
+
+  Args:
+    workdir: of the run.
+    model: tree of arrays or `jax.ShapeDtypeStruct`: the expected structure, shapes and
+      dtypes.
+    sharding: where the arrays go.
+    step: which checkpoint; None for the newest.
+
+  Returns:
+    (model tree, its step).
+
+  Raises:
+    FileNotFoundError: if there is no such checkpoint, naming the directory.
+    InputError: if a tensor is missing or has another shape or dtype, naming it.
+  """
+  folder = _folder(workdir)
+  if not folder.is_dir():
+    raise FileNotFoundError(f"no checkpoints in {folder}: train there first")
+  with _manager(folder) as manager:
+    steps = sorted(manager.all_steps())
+    chosen = manager.latest_step() if step is None else step
+    if chosen is None or chosen not in steps:
+      raise FileNotFoundError(
+        f"no checkpoint of step {chosen} in {folder}: there are "
+        f"{', '.join(map(str, steps)) or 'none'}"
+      )
+    _check_tensors(manager, chosen, folder, model=model)
+    target = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), model
+    )
+    restored = manager.restore(
+      chosen, args=ocp.args.Composite(model=ocp.args.StandardRestore(target))
+    )
+    return restored["model"], chosen
+
+
+def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
+  """Orbax fails late, in a background thread, if the path is not absolute."""
+  return pathlib.Path(workdir).expanduser().resolve() / FOLDER
+
+
+def _manager(folder: pathlib.Path, **options: Any) -> ocp.CheckpointManager:
+  return ocp.CheckpointManager(
+    folder,
+    options=ocp.CheckpointManagerOptions(**options),
+    # Named here, so that an item's shapes can be read before anything is restored.
+    item_handlers={
+      "model": ocp.StandardCheckpointHandler(),
+      "train": ocp.StandardCheckpointHandler(),
+    },
+  )
+
+
+def _check_tensors(
+  manager: ocp.CheckpointManager, step: int, folder: pathlib.Path, **items: Any
+) -> None:
+  """Orbax's own errors name no tensor, and another dtype is cast in silence."""
+  stored_items = manager.item_metadata(step)
+  for item, expected_tree in items.items():
+    stored_tree = getattr(stored_items, item, None)
+    if stored_tree is None:
+      raise InputError(f"the checkpoint of step {step} in {folder} has no item {item}")
+    stored, expected = _shapes(stored_tree.tree), _shapes(expected_tree)
+    faults = [
+      f"{name}: {stored.get(name, 'absent')} there, {expected.get(name, 'absent')} here"
+      for name in sorted(stored.keys() | expected.keys())
+      if stored.get(name) != expected.get(name)
+    ]
+    if faults:
+      shown = "; ".join(faults[:5]) + ("; ..." if len(faults) > 5 else "")
+      raise InputError(
+        f"the checkpoint of step {step} in {folder} does not fit: {len(faults)} of "
+        f"{len(expected)} tensors differ: {shown}"
+      )
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+  """Tensor names to "float32[3, 4]", alike for arrays and Orbax's metadata."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    "/".join(_name(key) for key in path): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
+    for path, leaf in leaves
+  }
+
+
+def _name(key: Any) -> str:
+  """A key's bare name: Orbax stores named tuples and dicts alike."""
+  for attribute in ("key", "name", "idx"):
+    if hasattr(key, attribute):
+      return str(getattr(key, attribute))
+  return str(key)

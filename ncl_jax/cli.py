@@ -1,0 +1,120 @@
+"""How every program starts and ends: flags, log, compile cache, one message an error.
+
+Exit codes: 0 done (also `--help`), 1 failed, 2 wrong input, 130 interrupted.
+"""
+
+import logging as python_logging
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+import jax
+from absl import flags, logging
+
+from ncl_jax import config as config_lib
+from ncl_jax.errors import InputError
+
+
+def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
+  """Parses the flags, runs `main`, and ends the process.
+
+  Args:
+    main: takes nothing; reads the flags that its module defined.
+    required: names of flags that must be given.
+  """
+  sys.exit(_run(main, required, sys.argv))
+
+
+def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
+  """As `run`, for the programs that evaluate: flags `--workdir` and `--step`.
+
+  Args:
+    main: takes the work directory and the step, None for the newest checkpoint.
+  """
+  workdir = flags.DEFINE_string("workdir", None, "directory of a training run")
+  step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+
+  def evaluate() -> None:
+    main(workdir.value, step.value)
+
+  evaluate.__module__ = main.__module__
+  run(evaluate, required=("workdir",))
+
+
+def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> int:
+  if any(argument in ("-h", "-help", "--help") for argument in argv[1:]):
+    print(_usage(main))
+    return 0
+  try:
+    _parse(required, argv)
+    _set_up_log()
+    _set_up_compile_cache()
+    main()
+  except (InputError, FileNotFoundError, flags.Error) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+  except FloatingPointError as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("interrupted: run the same command again to go on", file=sys.stderr)
+    return 130
+  return 0
+
+
+def _parse(required: Sequence[str], argv: list[str]) -> None:
+  """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
+  known = config_lib.known_keys()
+  for argument in argv[1:]:
+    key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
+    is_field = argument.startswith(("--config.", "-config."))
+    if is_field and key not in known and not key.startswith("expected."):
+      near = config_lib.nearest_key(key)
+      hint = f"did you mean --config.{near}?" if near else f"known: {', '.join(known)}"
+      raise InputError(f"unknown config field {key!r}: {hint}")
+  rest = flags.FLAGS(argv)[1:]
+  if rest:
+    raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
+  for name in required:
+    if flags.FLAGS[name].value in (None, ""):
+      raise InputError(f"--{name} is missing: see --help")
+
+
+def _usage(main: Callable[[], None]) -> str:
+  """The module's docstring and its flags."""
+  module = sys.modules[main.__module__]
+  lines = [(module.__doc__ or "").strip(), "", "Flags:"]
+  by_module = flags.FLAGS.flags_by_module_dict()
+  for name in (sys.argv[0], __name__):
+    for flag in by_module.get(name, []):
+      default = "" if flag.default in (None, "") else f" (default {flag.default})"
+      lines.append(f"  --{flag.name}: {flag.help}{default}")
+  return "\n".join(lines)
+
+
+def _set_up_log() -> None:
+  """Our own messages at INFO, everyone else's from WARNING; process 0 speaks."""
+  logging.set_verbosity(logging.INFO)
+  logging.use_absl_handler()
+  handler = logging.get_absl_handler()
+  handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+  here = str(pathlib.Path(__file__).parent)
+  handler.addFilter(
+    lambda record: (
+      record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
+      or (record.pathname.startswith(here) and _is_first_process())
+    )
+  )
+
+
+def _is_first_process() -> bool:
+  # Asking jax alone would start its backends, before their settings are made.
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def _set_up_compile_cache() -> None:
+  """Compiled programs outlive the process, so that a second start does not wait."""
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = pathlib.Path("~/.cache/ncl_jax/compiled").expanduser()
+    jax.config.update("jax_compilation_cache_dir", str(folder))

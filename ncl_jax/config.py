@@ -1,0 +1,364 @@
+"""The settings of a run: defaults, checks, JSON, and what they build.
+
+Every field exists here with its default, the paper's CIFAR recipe; a file in `configs/`
+changes some of them. Fields whose default is 0 or () mean "from the data": `resolve`
+fills them in, and what it filled in is what `config.json` records.
+"""
+
+import difflib
+import json
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, models, nonneg
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+
+BACKBONES = ("resnet10", "resnet18", "resnet50")
+STEMS = ("cifar", "imagenet")
+OPTIMIZERS = ("lars", "sgd", "adamw")
+DTYPES = ("float32", "bfloat16")
+BATCH_NORMS = ("per_view", "joint")
+METHODS = ("cl", "ncl")
+
+# May differ when a run goes on: they change what is written or where, not what.
+FREE_ON_RESUME = (
+  "expected",
+  "train.log_every_steps",
+  "train.checkpoint_every_epochs",
+  "train.keep_checkpoints",
+  "train.cpu_devices",
+)
+
+
+def defaults() -> ConfigDict:
+  """All settings at the paper's CIFAR recipe (Wang et al. 2024; released code)."""
+  config = ConfigDict()
+  config.name = ""  # of the data set, for titles
+  config.method = "ncl"
+  config.seed = 0
+
+  config.data = ConfigDict()
+  config.data.source = ""  # see ncl_jax.data.load
+  config.data.image_size = 0  # side in pixels as stored; 0: as they are
+  config.data.train_examples = 0  # a stratified subset of this size; 0: all
+  config.data.on_bad_image = "stop"  # or "skip"
+
+  config.augment = ConfigDict()
+  config.augment.size = 0  # side of a view; 0: as stored
+  config.augment.eval_crop = 1.0  # share of the shorter side that evaluation sees
+  config.augment.crop_scale = (0.08, 1.0)
+  config.augment.crop_ratio = (3 / 4, 4 / 3)
+  config.augment.flip = 0.5
+  config.augment.jitter = 0.8
+  config.augment.brightness = 0.8
+  config.augment.contrast = 0.8
+  config.augment.saturation = 0.8
+  config.augment.hue = 0.2
+  config.augment.grayscale = 0.2
+  config.augment.blur = 0.5
+  config.augment.blur_radius = (0.1, 2.0)
+  config.augment.solarize = 0.0
+  config.augment.mean = ()  # per channel, of images in [0, 1]; (): from the data
+  config.augment.std = ()
+
+  config.model = ConfigDict()
+  config.model.backbone = "resnet18"
+  config.model.stem = "cifar"
+  config.model.width = 64
+  config.model.projector_hidden = 2048
+  config.model.projector_out = 256
+  config.model.batch_norm = "per_view"  # as if each view were its own forward pass
+  config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
+
+  config.loss = ConfigDict()
+  config.loss.map = "rep_relu"  # "identity" is CL
+  config.loss.temperature = 0.2
+
+  config.optimizer = ConfigDict()
+  config.optimizer.name = "lars"
+  config.optimizer.learning_rate = 0.4  # times batch_size / 256
+  config.optimizer.probe_learning_rate = 0.1  # online linear probe; times the same
+  config.optimizer.momentum = 0.9
+  config.optimizer.weight_decay = 1e-4
+  config.optimizer.trust_coefficient = 0.02  # LARS only
+  config.optimizer.clip = True  # LARS only
+  config.optimizer.warmup_epochs = 10.0
+  config.optimizer.warmup_start = 3e-5  # the learning rate of the first step
+
+  config.train = ConfigDict()
+  config.train.batch_size = 256  # images; 0: from the data
+  config.train.epochs = 200  # 0: from the data
+  config.train.log_every_steps = 50
+  config.train.checkpoint_every_epochs = 10
+  config.train.keep_checkpoints = 2
+  config.train.cpu_devices = 0  # simulated, on CPU only; 0: from the machine
+
+  config.eval = ConfigDict()
+  config.eval.batch_size = 256
+  config.eval.knn_k = 20
+  config.eval.knn_temperature = 0.07
+  config.eval.retrieval_k = 10
+  config.eval.activity = 0.03  # share of images at which purity is compared
+  config.eval.threshold = 1e-5  # |f| below it counts as zero
+
+  # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
+  config.expected = ConfigDict()
+  return config.lock()
+
+
+def set_method(config: ConfigDict, argument: str) -> None:
+  """Turns `config` into CL or NCL, the part after the colon of `--config=FILE:ARG`.
+
+  The two differ by the map alone.
+
+  Args:
+    config: changed in place.
+    argument: "cl", "ncl" (the config's own map), or "ncl,MAP".
+
+  Raises:
+    InputError: for any other argument.
+  """
+  method, *rest = argument.split(",")
+  one_of("method", method, METHODS)
+  if len(rest) > 1 or (method == "cl" and rest):
+    raise InputError(f"config argument {argument!r}: allowed are cl, ncl and ncl,MAP")
+  config.method = method
+  if method == "cl":
+    config.loss.map = "identity"
+  elif rest:
+    config.loss.map = one_of("map", rest[0], sorted(nonneg.NAMES))
+
+
+def one_of(what: str, value: str, allowed: Any) -> str:
+  """`value` if it is allowed.
+
+  Raises:
+    InputError: naming the value, the nearest allowed one, and all of them.
+  """
+  if value not in allowed:
+    near = difflib.get_close_matches(str(value), list(allowed), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise InputError(f"{what} is {value!r}{hint} Allowed: {', '.join(allowed)}".strip())
+  return value
+
+
+def validate(config: ConfigDict) -> None:
+  """Checks every value that can be checked without the data.
+
+  Raises:
+    InputError: naming the field, its value and what is allowed.
+  """
+  one_of("loss.map", config.loss.map, sorted(nonneg.NAMES))
+  one_of("method", config.method, METHODS)
+  one_of("model.backbone", config.model.backbone, BACKBONES)
+  one_of("model.stem", config.model.stem, STEMS)
+  one_of("model.batch_norm", config.model.batch_norm, BATCH_NORMS)
+  one_of("model.dtype", config.model.dtype, DTYPES)
+  one_of("optimizer.name", config.optimizer.name, OPTIMIZERS)
+  one_of("data.on_bad_image", config.data.on_bad_image, ("stop", "skip"))
+  if not config.data.source:
+    raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
+  for key in (
+    "loss.temperature",
+    "model.width",
+    "model.projector_hidden",
+    "model.projector_out",
+    "train.log_every_steps",
+    "train.checkpoint_every_epochs",
+    "train.keep_checkpoints",
+    "eval.batch_size",
+    "eval.knn_k",
+    "eval.knn_temperature",
+    "eval.retrieval_k",
+  ):
+    if not (math.isfinite(_get(config, key)) and _get(config, key) > 0):
+      raise InputError(f"{key} is {_get(config, key)}: it must be greater than 0")
+  for key in (
+    "seed",
+    "data.image_size",
+    "data.train_examples",
+    "augment.size",
+    "optimizer.learning_rate",
+    "optimizer.probe_learning_rate",
+    "optimizer.momentum",
+    "optimizer.weight_decay",
+    "optimizer.trust_coefficient",
+    "optimizer.warmup_epochs",
+    "optimizer.warmup_start",
+    "train.batch_size",
+    "train.epochs",
+    "train.cpu_devices",
+    "eval.threshold",
+  ):
+    if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):
+      raise InputError(f"{key} is {_get(config, key)}: it must not be negative")
+  if config.train.batch_size == 1:
+    raise InputError("train.batch_size is 1: without other images nothing is negative")
+  if not 0 < config.eval.activity <= 1:
+    raise InputError(f"eval.activity is {config.eval.activity}: allowed is (0, 1]")
+  _check_augment(config)
+
+
+def resolve(config: ConfigDict, source: Source) -> ConfigDict:
+  """Fills in what the data decide: view size, image statistics, batch and epochs.
+
+  Args:
+    config: as given; not changed.
+    source: its data.
+
+  Returns:
+    A copy in which no field means "from the data" any more.
+
+  Raises:
+    InputError: if the batch is larger than the training set.
+  """
+  config = ConfigDict(config, convert_dict=True)
+  examples = source.num_examples("train")
+  height, width, channels = source.image_shape
+  if not config.augment.size:
+    config.augment.size = round(min(height, width) * config.augment.eval_crop)
+  if not config.augment.mean:
+    mean, std = source.channel_statistics()
+    config.augment.mean, config.augment.std = mean, std
+  for key in ("mean", "std"):
+    if len(config.augment[key]) != channels:
+      raise InputError(
+        f"augment.{key} has {len(config.augment[key])} values: the images of "
+        f"{source.name} have {channels} channels"
+      )
+  if not config.train.batch_size:
+    # The largest power of two that leaves eight steps an epoch, within [8, 256].
+    config.train.batch_size = 2 ** int(
+      min(8, max(3, math.floor(math.log2(max(examples, 1) / 8))))
+    )
+  if not config.train.epochs:
+    # About 20,000 steps, as 100 epochs of 50,000 images at 256; within [20, 800].
+    steps = max(1, examples // config.train.batch_size)
+    config.train.epochs = int(min(800, max(20, 20_000 // steps)))
+  if config.train.batch_size > examples:
+    raise InputError(
+      f"train.batch_size is {config.train.batch_size}: the training set of "
+      f"{source.name} has only {examples} images"
+    )
+  _check_augment(config)
+  return config.lock()
+
+
+def model(config: ConfigDict) -> models.ContrastiveModel:
+  """The network that the settings describe."""
+  settings = config.model
+  backbone = getattr(models, settings.backbone)(
+    stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
+  )
+  projector = models.Projector(
+    settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
+  )
+  return models.ContrastiveModel(backbone, projector)
+
+
+def augmentation(config: ConfigDict) -> augment.AugmentConfig:
+  """The view settings of a resolved config, in the form that jitted functions take."""
+  return augment.AugmentConfig(**config.augment)
+
+
+def to_json(config: ConfigDict) -> str:
+  """Canonical JSON: sorted keys, tuples as lists."""
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def from_json(text: str) -> ConfigDict:
+  """The inverse of `to_json`.
+
+  Raises:
+    InputError: if it is not JSON, or a field is unknown here or of another type.
+  """
+  try:
+    values = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise InputError(f"config.json is not JSON: {error}") from error
+  config = defaults()
+  _update(config, values, prefix="")
+  return config
+
+
+def differences(stored: ConfigDict, given: ConfigDict) -> list[str]:
+  """The fields in which two configs differ in a way that changes results.
+
+  Args:
+    stored: of the work directory.
+    given: of this call.
+
+  Returns:
+    Lines "KEY: STORED there, GIVEN here"; empty if the run may go on.
+  """
+  a, b = _flat(stored), _flat(given)
+  return [
+    f"{key}: {a.get(key)!r} there, {b.get(key)!r} here"
+    for key in sorted(a.keys() | b.keys())
+    if a.get(key) != b.get(key)
+    and not any(key == free or key.startswith(free + ".") for free in FREE_ON_RESUME)
+  ]
+
+
+def known_keys() -> list[str]:
+  """Every field, dotted ("loss.temperature")."""
+  return list(_flat(defaults()))
+
+
+def nearest_key(key: str) -> str | None:
+  """The known field that looks most like `key` ("loss.temprature"), if any does."""
+  known = known_keys()
+  near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+  if near:
+    return near[0]
+  # The last part may be right and the section wrong or missing.
+  leaf = key.rsplit(".", 1)[-1]
+  by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
+  near = difflib.get_close_matches(leaf, list(by_leaf), n=1, cutoff=0.6)
+  return by_leaf[near[0]] if near else None
+
+
+def _check_augment(config: ConfigDict) -> None:
+  """Runs the checks of `AugmentConfig`; what the data decide is stood in for."""
+  fields = dict(config.augment)
+  fields["size"] = fields["size"] or 1
+  fields["mean"] = fields["mean"] or (0.5,)
+  fields["std"] = fields["std"] or (0.5,)
+  augment.AugmentConfig(**fields)
+
+
+def _get(config: ConfigDict, key: str) -> Any:
+  for part in key.split("."):
+    config = config[part]
+  return config
+
+
+def _flat(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+  """Dotted keys to values as JSON would give them back."""
+  flat: dict[str, Any] = {}
+  for key, value in config.items():
+    if isinstance(value, ConfigDict):
+      flat.update(_flat(value, f"{prefix}{key}."))
+    else:
+      flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+  return flat
+
+
+def _update(config: ConfigDict, values: dict[str, Any], prefix: str) -> None:
+  for key, value in values.items():
+    if prefix == "" and key == "expected":
+      config.expected = ConfigDict(value)
+    elif key not in config:
+      raise InputError(f"config.json has the unknown field {prefix}{key}")
+    elif isinstance(config[key], ConfigDict):
+      _update(config[key], value, f"{prefix}{key}.")
+    else:
+      value = tuple(value) if isinstance(value, list) else value
+      try:
+        config[key] = value
+      except TypeError as error:
+        raise InputError(f"config.json, field {prefix}{key}: {error}") from error

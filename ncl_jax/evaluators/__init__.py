@@ -1,0 +1,1 @@
+"""Separate jitted programs on checkpoints: one module each, `evaluate(...) -> dict`."""

@@ -1,0 +1,150 @@
+"""What every evaluation program does around `evaluate`: open a run, write a result."""
+
+import dataclasses
+import pathlib
+import types
+from typing import Any
+
+import jax
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+import ncl_jax
+from ncl_jax import checkpoint, features, writer
+from ncl_jax import config as config_lib
+from ncl_jax import sharding as sharding_lib
+from ncl_jax import step as step_lib
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+
+LAYERS = ("h", "f")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A work directory, opened for evaluation.
+
+  Attributes:
+    config: resolved settings, from its config.json.
+    variables: {"params", "batch_stats"} of one checkpoint.
+    step: of that checkpoint.
+    source: its data.
+    mesh: of this process.
+    path: the absolute work directory.
+  """
+
+  config: ConfigDict
+  variables: Any
+  step: int
+  source: Source
+  mesh: Mesh
+  path: pathlib.Path
+
+
+def open_run(
+  workdir: str | pathlib.Path, step: int | None = None, source: Source | None = None
+) -> Run:
+  """Reads the config, the data and a checkpoint of a work directory.
+
+  Args:
+    workdir: of a training run.
+    step: which checkpoint; None for the newest.
+    source: its data, if they are loaded already.
+
+  Raises:
+    FileNotFoundError: if there is no config or no such checkpoint.
+    InputError: if either cannot be used.
+  """
+  path = pathlib.Path(workdir).expanduser().resolve()
+  config = workdir_lib.read_config(path)
+  sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
+  source = source or workdir_lib.load_source(config)
+  mesh = sharding_lib.make_mesh()
+  shapes = jax.eval_shape(
+    lambda: step_lib.init_variables(config, source.num_classes, source.image_shape[-1])
+  )
+  variables, step = checkpoint.load_model(
+    path, shapes, sharding_lib.replicated(mesh), step
+  )
+  return Run(config, variables, step, source, mesh, path)
+
+
+def extract(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh, split: str
+) -> features.Features:
+  """`features.extract` with everything taken from the config."""
+  return features.extract(
+    config_lib.model(config),
+    variables,
+    source,
+    split,
+    view=config_lib.augmentation(config),
+    mesh=mesh,
+    batch_size=config.eval.batch_size,
+  )
+
+
+def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
+  """The settings that a result needs beside it to be repeated."""
+  return settings | {
+    "map": config.loss.map,
+    "method": config.method,
+    "seed": config.seed,
+    "source": source.name,
+    "eval_crop": config.augment.eval_crop,
+    "size": config.augment.size,
+    "mean": list(config.augment.mean),
+    "std": list(config.augment.std),
+  }
+
+
+def run(
+  program: types.ModuleType,
+  workdir: str | pathlib.Path,
+  step: int | None = None,
+  source: Source | None = None,
+) -> dict[str, Any]:
+  """Evaluates a checkpoint and appends the result to `eval/PROGRAM.jsonl`.
+
+  Args:
+    program: a module of this package, with `evaluate(config, variables, source, mesh)`.
+    workdir: of a training run.
+    step: which checkpoint; None for the newest.
+    source: its data, if they are loaded already.
+
+  Returns:
+    The row that was written.
+  """
+  opened = open_run(workdir, step, source)
+  name = program.__name__.rsplit(".", 1)[-1]
+  result = program.evaluate(opened.config, opened.variables, opened.source, opened.mesh)
+  row = {
+    "program": name,
+    "step": opened.step,
+    **result,
+    "versions": {"ncl_jax": ncl_jax.__version__, "jax": jax.__version__},
+  }
+  if jax.process_index() == 0:
+    folder = opened.path / "eval"
+    folder.mkdir(exist_ok=True)
+    writer.append(folder / f"{name}.jsonl", row)
+    for layer in LAYERS:
+      shown = "  ".join(f"{k} {v:.4g}" for k, v in result[layer].items())
+      logging.info("step %d, %s: %s", opened.step, layer, shown)
+    logging.info("written to %s", folder / f"{name}.jsonl")
+  return row
+
+
+def need_labels(source: Source, program: str) -> None:
+  """Stops a program that means nothing without labels.
+
+  Raises:
+    InputError: if the data have none.
+  """
+  if not source.num_classes:
+    raise InputError(
+      f"{source.name} has no labels and {program} needs them: "
+      "feature_stats works without"
+    )

@@ -1,0 +1,124 @@
+"""From variables and a split to feature matrices, each image exactly once."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from ncl_jax import augment, models, nonneg, numerics
+from ncl_jax import sharding as sharding_lib
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+  """Features of a split: numpy arrays in the split's order.
+
+  Attributes:
+    h: [N, F] float32, backbone features.
+    hidden: [N, M] float32, the projector's hidden layer, after its ReLU.
+    z: [N, D] float32, raw projector outputs.
+    labels: [N] int32; -1 where unknown.
+    ids: [N] int64, positions in the split.
+  """
+
+  h: np.ndarray
+  hidden: np.ndarray
+  z: np.ndarray
+  labels: np.ndarray
+  ids: np.ndarray
+
+  def layer(self, name: str, map_name: str) -> np.ndarray:
+    """One layer as evaluation sees it.
+
+    Args:
+      name: "h", "hidden", "z", or "f" = z after the map, rows of unit length.
+      map_name: the config's map.
+
+    Returns:
+      [N, width] float32.
+
+    Raises:
+      InputError: for another name.
+    """
+    if name == "f":
+      return np.asarray(embed(self.z, map_name))
+    if name not in ("h", "hidden", "z"):
+      raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
+    return getattr(self, name)
+
+
+def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
+  """`f = map(z) / |map(z)|`: the features that the loss compared.
+
+  Args:
+    z: [N, D] raw projector outputs.
+    map_name: see `nonneg.NAMES`.
+
+  Returns:
+    [N, D], rows of unit length, or zero where the map left nothing.
+  """
+  return numerics.l2_normalize(nonneg.apply_map(z, map_name))
+
+
+def extract(
+  model: models.ContrastiveModel,
+  variables: Any,
+  source: Source,
+  split: str,
+  *,
+  view: augment.AugmentConfig,
+  mesh: Mesh,
+  batch_size: int,
+) -> Features:
+  """Runs the network in evaluation mode over a split.
+
+  Args:
+    model: from `config.model`.
+    variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
+    source: the data.
+    split: "train", "test", ...
+    view: for `augment.eval_view`.
+    mesh: batches are split over its devices.
+    batch_size: images in flight; rounded up to a multiple of the devices. The last
+      batch is padded and masked: the result does not depend on it.
+
+  Returns:
+    The features of all images, on every process.
+  """
+  batch_size = sharding_lib.pad_to_devices(mesh, batch_size)
+  # The online probe is not part of the network.
+  params = {k: v for k, v in variables["params"].items() if k != "probe"}
+  whole = sharding_lib.replicated(mesh)
+  variables = {"params": params, "batch_stats": variables["batch_stats"]}
+  variables = jax.device_put(variables, whole)
+  parts = []
+  for batch in source.eval_batches(
+    split, batch_size, jax.process_index(), jax.process_count()
+  ):
+    rows = sharding_lib.to_global(mesh, batch)
+    parts.append(jax.device_get(_forward(model, view, whole, variables, rows)))
+  columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+  mask = columns.pop("mask")
+  return Features(**{key: column[mask] for key, column in columns.items()})
+
+
+@jax.jit(static_argnums=(0, 1, 2))
+def _forward(model, view, whole, variables, batch):
+  images = augment.eval_view(batch["image"], view)
+  # A TPU would otherwise multiply in bfloat16, and neighbours would change.
+  with jax.default_matmul_precision("float32"):
+    h, hidden, z = model.apply(variables, images, method="embed")
+  out = {
+    "h": h,
+    "hidden": hidden,
+    "z": z,
+    "labels": batch["label"],
+    "ids": batch["id"],
+    "mask": batch["mask"],
+  }
+  # Gathered, so that every process can read all of it.
+  return jax.lax.with_sharding_constraint(out, whole)

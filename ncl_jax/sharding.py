@@ -1,0 +1,101 @@
+"""Devices: the mesh, how arrays lie on it, from host batch to global array."""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ncl_jax.errors import InputError
+
+AXIS = "data"
+
+
+def make_mesh() -> Mesh:
+  """All devices of all processes along one axis, `data`.
+
+  The axis is Auto: losses are written for the global batch and XLA places the
+  collectives.
+  """
+  return jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The whole array on each device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharded(mesh: Mesh) -> NamedSharding:
+  """The leading axis split over the devices."""
+  return NamedSharding(mesh, PartitionSpec(AXIS))
+
+
+def to_global(mesh: Mesh, batch: Any) -> Any:
+  """Puts this process's part of a batch on its devices.
+
+  Args:
+    mesh: from `make_mesh`.
+    batch: tree of numpy arrays, this process's rows of the global batch.
+
+  Returns:
+    Tree of global arrays, split along the leading axis.
+  """
+  sharding = batch_sharded(mesh)
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch
+  )
+
+
+def check_batch(mesh: Mesh, batch_size: int) -> None:
+  """Equal shares for all devices, or a clear refusal.
+
+  Raises:
+    InputError: if `batch_size` is not a multiple of the number of devices.
+  """
+  devices = mesh.size
+  if batch_size % devices:
+    below = batch_size - batch_size % devices
+    near = f"{below} or {below + devices}" if below else f"{devices}"
+    raise InputError(
+      f"batch size {batch_size} cannot be shared equally by {devices} devices: "
+      f"the nearest that can is {near}"
+    )
+
+
+def pad_to_devices(mesh: Mesh, batch_size: int) -> int:
+  """The smallest multiple of the number of devices that is at least `batch_size`."""
+  return -(-batch_size // mesh.size) * mesh.size
+
+
+def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
+  """Splits the host into as many simulated devices as help; before jax starts up.
+
+  XLA runs a convolution on one CPU core; with one simulated device a core, the batch
+  uses all of them, and the program is the sharded one that runs on a pod. Measured to
+  pay on jax 0.10 and not on 0.12, hence the version test. A user's own choice (by
+  `jax_num_cpu_devices` or XLA_FLAGS) is never overruled; accelerators are unaffected.
+
+  Args:
+    batch_size: images in a batch; each device gets an equal share.
+    wanted: the number to use, as recorded by an earlier run; 0 to choose.
+
+  Returns:
+    The number of CPU devices that are now configured.
+  """
+  chosen_by_user = (
+    jax.config.jax_num_cpu_devices > 0
+    or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+  )
+  if not chosen_by_user:
+    if not wanted:
+      cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+      pays = jax.version.__version_info__ < (0, 11)
+      wanted = max(n for n in range(1, cores + 1) if batch_size % n == 0) if pays else 1
+    try:
+      jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:
+      # jax has started already, in a notebook say: what is there is used.
+      logging.info("jax is running already: its %d devices stay", jax.device_count())
+  return jax.local_device_count("cpu")

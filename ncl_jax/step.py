@@ -1,0 +1,266 @@
+"""One update: the train state, the optimiser, the loss, and the compiled step.
+
+CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the map
+"identity" is CL.
+"""
+
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, losses, metrics, nonneg, optimizers
+from ncl_jax import config as config_lib
+from ncl_jax import sharding as sharding_lib
+from ncl_jax.data.source import Source
+
+VIEWS = 2
+
+
+@flax.struct.dataclass
+class TrainState:
+  """Everything that training changes.
+
+  Attributes:
+    step: int32, updates done. Randomness is `fold_in(key(seed), step)`: never stored.
+    params: {"backbone", "projector", "probe"}; the probe is the online linear
+      classifier on detached `h`, absent without labels.
+    batch_stats: BatchNorm's running statistics.
+    opt_state: of the optimiser.
+  """
+
+  step: jax.Array
+  params: Any
+  batch_stats: Any
+  opt_state: Any
+
+
+def make_optimizer(
+  config: ConfigDict, steps_per_epoch: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+  """The optimiser of a resolved config, and the encoder's learning rate.
+
+  Args:
+    config: resolved settings.
+    steps_per_epoch: updates in an epoch.
+
+  Returns:
+    (transformation, schedule of the encoder's learning rate over steps).
+  """
+  settings = config.optimizer
+  scale = config.train.batch_size / 256
+
+  def schedule(base: float) -> optax.Schedule:
+    return optimizers.warmup_cosine(
+      base * scale,
+      warmup_steps=round(settings.warmup_epochs * steps_per_epoch),
+      total_steps=config.train.epochs * steps_per_epoch,
+      start=settings.warmup_start,
+    )
+
+  def make(learning_rate: optax.Schedule, decay: float) -> optax.GradientTransformation:
+    if settings.name == "lars":
+      return optimizers.lars(
+        learning_rate,
+        weight_decay=decay,
+        momentum=settings.momentum,
+        trust_coefficient=settings.trust_coefficient,
+        clip=settings.clip,
+      )
+    if settings.name == "sgd":
+      return optimizers.sgd(
+        learning_rate, weight_decay=decay, momentum=settings.momentum
+      )
+    return optimizers.adamw(learning_rate, weight_decay=decay)
+
+  learning_rate = schedule(settings.learning_rate)
+  probe = make(schedule(settings.probe_learning_rate), 0.0)
+  encoder = make(learning_rate, settings.weight_decay)
+  return optimizers.partition(encoder, probe), learning_rate
+
+
+def init_variables(config: ConfigDict, num_classes: int, channels: int) -> Any:
+  """The untrained network: {"params", "batch_stats"}; the same for CL and NCL.
+
+  Args:
+    config: resolved settings.
+    num_classes: K; 0 for no online probe.
+    channels: of the images.
+  """
+  model = config_lib.model(config)
+  shape = (2, config.augment.size, config.augment.size, channels)
+  # Under jit the forward pass that fixes the shapes is dead code and never runs.
+  variables = jax.jit(lambda key: model.init(key, jnp.zeros(shape), train=False))(
+    jax.random.key(config.seed)
+  )
+  params = dict(variables["params"])
+  if num_classes:
+    params["probe"] = {
+      "kernel": jnp.zeros((model.backbone.num_features, num_classes)),
+      "bias": jnp.zeros(num_classes),
+    }
+  return {"params": params, "batch_stats": variables["batch_stats"]}
+
+
+def init_state(
+  config: ConfigDict, source: Source, optimizer: optax.GradientTransformation
+) -> TrainState:
+  """The state before the first step."""
+  variables = init_variables(config, source.num_classes, source.image_shape[-1])
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=variables["params"],
+    batch_stats=variables["batch_stats"],
+    opt_state=optimizer.init(variables["params"]),
+  )
+
+
+def make_update(
+  config: ConfigDict,
+  num_classes: int,
+  optimizer: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+):
+  """One update from given views: loss, gradients, optimiser, statistics.
+
+  Args:
+    config: resolved settings.
+    num_classes: K; 0 without labels.
+    optimizer: from `make_optimizer`.
+    learning_rate: from `make_optimizer`, for the log.
+
+  Returns:
+    `update(state, views, labels) -> (state, metrics)` with views [N, V, h, w, C] and
+    labels [N]; metrics are scalars. A pure function of global arrays.
+  """
+  model = config_lib.model(config)
+  map_name, temperature = config.loss.map, config.loss.temperature
+  threshold, log_every = config.eval.threshold, config.train.log_every_steps
+  bn_views = VIEWS if config.model.batch_norm == "per_view" else 1
+
+  def loss_fn(params, batch_stats, views, labels):
+    n = views.shape[0]
+    (h, z), mutated = model.apply(
+      {"params": params, "batch_stats": batch_stats},
+      views.reshape(n * VIEWS, *views.shape[2:]),
+      train=True,
+      views=bn_views,
+      mutable=["batch_stats"],
+    )
+    z = nonneg.apply_map(z, map_name)
+    loss = losses.nt_xent(z.reshape(n, VIEWS, -1), temperature=temperature).mean()
+    values = {"loss": loss}
+    if num_classes:
+      # Detached: the probe watches the features and never shapes them.
+      h = jax.lax.stop_gradient(h)
+      logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
+      row_labels = jnp.repeat(labels, VIEWS)
+      known = row_labels >= 0
+      target = jnp.where(known, row_labels, 0)
+      ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)
+      count = jnp.maximum(known.sum(), 1)
+      values["probe_loss"] = jnp.where(known, ce, 0).sum() / count
+      hits = known & (logits.argmax(-1) == target)
+      values["probe_accuracy"] = hits.sum() / count
+      loss = loss + values["probe_loss"]
+    return loss, (mutated["batch_stats"], z, values)
+
+  def statistics(z, labels):
+    return batch_statistics(
+      losses.l2_normalize(z), jnp.repeat(labels, VIEWS), num_classes, threshold
+    )
+
+  def update(state, views, labels):
+    gradients, (batch_stats, z, values) = jax.grad(loss_fn, has_aux=True)(
+      state.params, state.batch_stats, views, labels
+    )
+    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    values["learning_rate"] = learning_rate(state.step)
+    values["gradient_norm"] = optax.global_norm(gradients)
+    # Only where they are written: an eigenvalue problem a step would be felt.
+    shapes = jax.eval_shape(statistics, z, labels)
+    values |= jax.lax.cond(
+      (state.step + 1) % log_every == 0,
+      statistics,
+      lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
+      z,
+      labels,
+    )
+    state = TrainState(
+      step=state.step + 1,
+      params=optax.apply_updates(state.params, updates),
+      batch_stats=batch_stats,
+      opt_state=opt_state,
+    )
+    return state, values
+
+  return update
+
+
+def batch_statistics(
+  f: jax.Array, labels: jax.Array, num_classes: int, threshold: float
+) -> dict[str, jax.Array]:
+  """What the features of a batch look like (paper section 4 of the metrics).
+
+  Args:
+    f: [B, D] features after the map, rows of unit length.
+    labels: [B]; -1 where unknown.
+    num_classes: K; 0 leaves out what needs labels.
+    threshold: |f| below it counts as zero.
+
+  Returns:
+    Scalars: share of zeros, dimensions with any activity, rows that are all zero,
+    effective rank, and the mean class consistency of the live dimensions.
+  """
+  values = {
+    "sparsity": metrics.sparsity(f, threshold),
+    "live_dimensions": metrics.live_dimensions(f, threshold).sum(),
+    "zero_rows": metrics.num_zero_rows(f),
+    "effective_rank": metrics.effective_rank(f),
+  }
+  if num_classes:
+    rate, _ = metrics.class_consistency(f, labels, num_classes, threshold=threshold)
+    values["class_consistency"] = jnp.nanmean(rate)
+  return values
+
+
+def make_step(
+  config: ConfigDict,
+  source: Source,
+  mesh: Mesh,
+  optimizer: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+):
+  """The compiled train step: views, network, loss, update; sharded over the mesh.
+
+  Args:
+    config: resolved settings.
+    source: for the number of classes.
+    mesh: from `sharding.make_mesh`.
+    optimizer: from `make_optimizer`.
+    learning_rate: from `make_optimizer`.
+
+  Returns:
+    `step(state, batch) -> (state, metrics)`; batch = {"image": uint8 [N, H, W, C],
+    "label": int32 [N]}, split over the mesh; the state is replicated and donated.
+  """
+  update = make_update(config, source.num_classes, optimizer, learning_rate)
+  views_config = config_lib.augmentation(config)
+  seed = config.seed
+
+  def step(state, batch):
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    views = augment.two_views(key, batch["image"], views_config)
+    return update(state, views, batch["label"])
+
+  whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
+  return jax.jit(
+    step,
+    in_shardings=(whole, split),
+    out_shardings=(whole, whole),
+    donate_argnums=0,
+  )

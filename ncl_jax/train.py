@@ -1,0 +1,177 @@
+"""Pretraining: the loop around the compiled step, its checkpoints and its log."""
+
+import collections
+import math
+import pathlib
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import checkpoint, writer
+from ncl_jax import config as config_lib
+from ncl_jax import sharding as sharding_lib
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.data.source import Source
+from ncl_jax.step import TrainState, init_state, make_optimizer, make_step
+
+
+def train(
+  config: ConfigDict, workdir: str | pathlib.Path, source: Source | None = None
+) -> pathlib.Path:
+  """Trains to the end, from the newest checkpoint if there is one.
+
+  Args:
+    config: settings; those that mean "from the data" are filled in.
+    workdir: gets config.json, metrics.jsonl and checkpoints/.
+    source: the data, if they are loaded already.
+
+  Returns:
+    The absolute work directory.
+
+  Raises:
+    InputError: for settings that cannot work, before anything is compiled.
+    FloatingPointError: if the loss or a parameter stops being finite, naming the step;
+      the last good checkpoint is kept.
+  """
+  config_lib.validate(config)
+  source = source or workdir_lib.load_source(config)
+  config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  batch_size = config.train.batch_size
+  per_epoch = source.num_examples("train") // batch_size
+  total = per_epoch * config.train.epochs
+  _describe(config, source, mesh, total)
+
+  optimizer, learning_rate = make_optimizer(config, per_epoch)
+  metrics_file = path / "metrics.jsonl"
+  with checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints:
+    start = checkpoints.latest_step() or 0
+    if start >= total:
+      logging.info("%s is complete: step %d of %d", path, start, total)
+      return path
+    whole = sharding_lib.replicated(mesh)
+    if start:
+      state = _restore(checkpoints, start, config, source, optimizer, whole)
+      logging.info("going on from step %d of %d", start, total)
+    else:
+      state = jax.device_put(init_state(config, source, optimizer), whole)
+    if jax.process_index() == 0:
+      writer.truncate(metrics_file, start)
+
+    step = make_step(config, source, mesh, optimizer, learning_rate)
+    batches = source.train_batches(
+      config.seed, start, batch_size, jax.process_index(), jax.process_count()
+    )
+    progress = writer.Progress(total, start, batch_size)
+    recorder = _Recorder(
+      metrics_file, progress, per_epoch, config.train.log_every_steps
+    )
+    save_every = config.train.checkpoint_every_epochs * per_epoch
+    try:
+      for done in range(start + 1, total + 1):
+        batch = next(batches)
+        batch = sharding_lib.to_global(
+          mesh, {"image": batch["image"], "label": batch["label"]}
+        )
+        state, values = step(state, batch)
+        # The values of the step before are fetched now, so the device never waits.
+        recorder.add(done, values)
+        if done % save_every == 0 or done == total:
+          recorder.flush()
+          _check_finite(state, done)
+          checkpoints.save(
+            done,
+            model={"params": state.params, "batch_stats": state.batch_stats},
+            train={"step": state.step, "opt_state": state.opt_state},
+          )
+    finally:
+      batches.close()
+      progress.close()
+  return path
+
+
+class _Recorder:
+  """Fetches a step's metrics one step late, checks them, and writes some of them."""
+
+  def __init__(self, file, progress, per_epoch, log_every):
+    self._file, self._progress = file, progress
+    self._per_epoch, self._log_every = per_epoch, log_every
+    self._pending = collections.deque()
+
+  def add(self, step, values):
+    self._pending.append((step, values))
+    if len(self._pending) > 1:
+      self._take()
+
+  def flush(self):
+    while self._pending:
+      self._take()
+
+  def _take(self):
+    step, values = self._pending.popleft()
+    loss = float(values["loss"])
+    if not math.isfinite(loss):
+      raise FloatingPointError(
+        f"the loss is {loss} at step {step}; the last checkpoint is kept. "
+        "A lower learning rate or a higher temperature usually helps."
+      )
+    self._progress.update(step, f"loss {loss:.4f}")
+    if step % self._log_every == 0 and jax.process_index() == 0:
+      row = {"step": step, "epoch": step / self._per_epoch}
+      writer.append(self._file, row | jax.device_get(values))
+
+
+def _restore(checkpoints, step, config, source, optimizer, whole) -> TrainState:
+  shapes = jax.eval_shape(lambda: init_state(config, source, optimizer))
+  targets = jax.tree.map(
+    lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes
+  )
+  model, rest = checkpoints.restore(
+    step,
+    model={"params": targets.params, "batch_stats": targets.batch_stats},
+    train={"step": targets.step, "opt_state": targets.opt_state},
+  )
+  return TrainState(**model, **rest)
+
+
+@jax.jit
+def _all_finite(tree) -> jax.Array:
+  return jnp.all(jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(tree)]))
+
+
+def _check_finite(state: TrainState, step: int) -> None:
+  """A finite loss can leave parameters that are not: both are looked at."""
+  if not _all_finite((state.params, state.batch_stats)):
+    raise FloatingPointError(
+      f"a parameter is not finite after step {step}; the last checkpoint is kept. "
+      "A lower learning rate usually helps."
+    )
+
+
+def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
+  """One look at the log tells what runs."""
+  logging.info(
+    "%s on %s: %d training images %s, %d classes; map %s, temperature %g",
+    config.method.upper(),
+    source.name,
+    source.num_examples("train"),
+    "x".join(map(str, source.image_shape)),
+    source.num_classes,
+    config.loss.map,
+    config.loss.temperature,
+  )
+  logging.info(
+    "%d steps of %d images (%d epochs) on %d %s device(s), batch statistics %s",
+    total,
+    config.train.batch_size,
+    config.train.epochs,
+    mesh.size,
+    jax.default_backend(),
+    "per view, over all devices"
+    if config.model.batch_norm == "per_view"
+    else "over both views and all devices",
+  )
+  if not source.num_classes:
+    logging.info("no labels: the online probe and class consistency are left out")
