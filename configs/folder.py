@@ -3,9 +3,9 @@ r"""Your own images: a folder with a sub-folder a class, or a flat one without l
   python -m launch.train --config=configs/folder.py:ncl \
       --config.data.source=folder:/path/to/images --workdir=runs/mine
 
-PATH/CLASS/*.jpg, PATH/train/CLASS/*.jpg with PATH/test/CLASS/*.jpg, or PATH/*.jpg. Image
-size, channel statistics, batch and number of epochs are worked out from the data, logged,
-and written to config.json. For photographs of 100 pixels and more add
+PATH/CLASS/*.jpg, PATH/train/CLASS/*.jpg with PATH/test/CLASS/*.jpg, or PATH/*.jpg.
+Image size, channel statistics, batch and number of epochs are worked out from the data,
+logged, and written to config.json. For photographs of 100 pixels and more add
 --config.model.stem=imagenet.
 """
 

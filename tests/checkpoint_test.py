@@ -1,0 +1,93 @@
+"""Checkpoints: there and back, on another number of devices, and what is refused."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from ncl_jax import checkpoint
+from ncl_jax.errors import InputError
+
+
+def on(devices):
+  mesh = jax.make_mesh(
+    (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
+  )
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def trees(sharding, fill=1.0):
+  params = {"a": jnp.full((3, 2), fill), "b": {"kernel": jnp.arange(4.0) * fill}}
+  optimizer = optax.sgd(optax.constant_schedule(0.1), momentum=0.9)
+  model = {"params": params, "batch_stats": {"mean": jnp.zeros(2)}}
+  train = {"step": jnp.int32(7), "opt_state": optimizer.init(params)}
+  return jax.device_put((model, train), sharding)
+
+
+def assert_same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("saved_on", "read_on"), [(8, 1), (1, 8)])
+def test_round_trip_across_device_counts(tmp_path, saved_on, read_on):
+  model, train = trees(on(saved_on))
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    assert checkpoints.latest_step() is None
+    checkpoints.save(7, model=model, train=train)
+  empty_model, empty_train = trees(on(read_on), fill=0.0)
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    assert checkpoints.latest_step() == 7
+    again = checkpoints.restore(7, model=empty_model, train=empty_train)
+  assert_same(again, (model, train))
+  assert all(len(x.sharding.device_set) == read_on for x in jax.tree.leaves(again))
+  alone, step = checkpoint.load_model(tmp_path, empty_model, on(read_on))
+  assert step == 7
+  assert_same(alone, model)
+
+
+def test_keeps_the_newest(tmp_path):
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints(tmp_path, keep=2) as checkpoints:
+    for step in (1, 2, 3):
+      checkpoints.save(step, model=model, train=train)
+  with pytest.raises(FileNotFoundError, match=r"step 1 .*there are 2, 3"):
+    checkpoint.load_model(tmp_path, model, on(1), step=1)
+
+
+def test_relative_paths_with_spaces(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  model, train = trees(on(1))
+  folder = pathlib.Path("out", "run ü 1")
+  with checkpoint.Checkpoints(folder) as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+  assert checkpoint.load_model(folder, model, on(1))[1] == 1
+
+
+def test_missing(tmp_path):
+  model, _ = trees(on(1))
+  with pytest.raises(FileNotFoundError, match="nowhere.*train there first"):
+    checkpoint.load_model(tmp_path / "nowhere", model, on(1))
+
+
+@pytest.mark.parametrize(
+  ("change", "says"),
+  [
+    (lambda p: p | {"a": jnp.ones((3, 5))}, r"params/a: float32\[3, 2\] there, .*3, 5"),
+    (lambda p: p | {"a": jnp.ones((3, 2), jnp.bfloat16)}, "bfloat16"),
+    (lambda p: p | {"c": jnp.ones(1)}, "params/c: absent there"),
+    (lambda p: {"a": p["a"]}, "params/b/kernel: .* absent here"),
+  ],
+)
+def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, change, says):
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+  wrong = model | {"params": change(model["params"])}
+  with pytest.raises(InputError, match=says):
+    checkpoint.load_model(tmp_path, wrong, on(1))

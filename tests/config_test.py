@@ -1,0 +1,164 @@
+"""Settings: defaults, checks, what the data decide, JSON there and back."""
+
+import importlib.util
+import json
+import pathlib
+import types
+
+import pytest
+from ncl_jax import config as config_lib
+from ncl_jax.errors import InputError
+
+ROOT = pathlib.Path(__file__).parent.parent
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+
+
+def get(name, argument="ncl"):
+  spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(argument)
+
+
+def source(examples=100, shape=(20, 24, 3)):
+  """What `resolve` asks of a source."""
+  return types.SimpleNamespace(
+    name="fake",
+    image_shape=shape,
+    num_examples=lambda split: examples,
+    channel_statistics=lambda: ((0.4,) * shape[-1], (0.2,) * shape[-1]),
+  )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("argument", ["cl", "ncl", "ncl,softplus"])
+def test_every_config_is_valid_and_survives_json(name, argument):
+  config = get(name, argument)
+  config.data.source = config.data.source or "folder:x"
+  config_lib.validate(config)
+  text = config_lib.to_json(config)
+  again = config_lib.from_json(text)
+  assert config_lib.to_json(again) == text
+  assert not config_lib.differences(config, again)
+  # A tuple that came back as a list would make the jitted functions' settings unhashable.
+  assert isinstance(again.augment.crop_scale, tuple)
+
+
+def test_the_paper_recipe():
+  # Section 3 of the facts: what the released configuration says.
+  config = get("cifar100")
+  assert (config.loss.map, config.loss.temperature) == ("rep_relu", 0.2)
+  assert (config.model.projector_hidden, config.model.projector_out) == (2048, 256)
+  assert (config.optimizer.learning_rate, config.train.epochs) == (0.4, 200)
+  imagenet = get("imagenet100")
+  assert (imagenet.loss.map, imagenet.optimizer.learning_rate) == ("relu", 0.3)
+  assert (imagenet.model.projector_hidden, imagenet.model.projector_out) == (16384, 2048)
+
+
+def test_cl_and_ncl_differ_by_the_map_alone():
+  lines = config_lib.differences(get("digits", "cl"), get("digits", "ncl"))
+  assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
+
+
+@pytest.mark.parametrize(
+  ("argument", "says"),
+  [
+    ("nlc", "did you mean 'ncl'"),
+    ("cl,relu", "allowed are"),
+    ("ncl,rep_rleu", "did you mean 'rep_relu'"),
+    ("ncl,relu,relu", "allowed are"),
+  ],
+)
+def test_wrong_method(argument, says):
+  with pytest.raises(InputError, match=says):
+    get("digits", argument)
+
+
+@pytest.mark.parametrize(
+  ("key", "value", "says"),
+  [
+    ("loss.map", "rleu", "did you mean 'relu'"),
+    ("loss.temperature", 0.0, "greater than 0"),
+    ("loss.temperature", -1.0, "greater than 0"),
+    ("loss.temperature", float("nan"), "greater than 0"),
+    ("optimizer.name", "lasr", "did you mean 'lars'"),
+    ("optimizer.learning_rate", -0.1, "negative"),
+    ("model.backbone", "resnet8", "resnet18"),
+    ("model.width", 0, "greater than 0"),
+    ("train.batch_size", 1, "nothing is negative"),
+    ("eval.activity", 1.5, "allowed is"),
+    ("augment.flip", 2.0, "flip"),
+    ("augment.crop_scale", (0.5, 0.1), "crop_scale"),
+    ("data.source", "", "empty"),
+  ],
+)
+def test_wrong_values_name_the_field(key, value, says):
+  config = get("digits")
+  section, field = key.split(".")
+  config[section][field] = value
+  with pytest.raises(InputError, match=says) as error:
+    config_lib.validate(config)
+  assert field in str(error.value)
+
+
+def test_resolve_fills_in_what_the_data_decide():
+  config = get("folder")
+  resolved = config_lib.resolve(config, source(examples=1000))
+  assert resolved.augment.size == 20  # the shorter side
+  assert tuple(resolved.augment.mean) == (0.4, 0.4, 0.4)
+  assert resolved.train.batch_size == 64  # 2 ** 6 <= 1000 / 8
+  assert resolved.train.epochs == 800
+  assert config.augment.size == 0 and config.train.batch_size == 0
+  # Resolved once more it stays as it is: a resumed run finds the same settings.
+  again = config_lib.resolve(resolved, source(examples=1000))
+  assert not config_lib.differences(resolved, again)
+
+
+@pytest.mark.parametrize(("examples", "batch"), [(16, 8), (100, 8), (10**6, 256)])
+def test_batch_from_the_data(examples, batch):
+  resolved = config_lib.resolve(get("folder"), source(examples=examples))
+  assert resolved.train.batch_size == batch
+
+
+def test_resolve_refuses_what_cannot_fit():
+  config = get("digits")
+  with pytest.raises(InputError, match="128.*only 100 images"):
+    config_lib.resolve(config, source(examples=100, shape=(16, 16, 1)))
+  config = get("cifar10")
+  with pytest.raises(InputError, match="3 values.*1 channels"):
+    config_lib.resolve(config, source(examples=1000, shape=(16, 16, 1)))
+
+
+def test_intervals_may_differ_on_resume_and_results_may_not():
+  a, b = get("digits"), get("digits")
+  b.train.log_every_steps = 3
+  b.expected = {"cl": {"probe_h": 0.5}}
+  assert not config_lib.differences(a, b)
+  b.loss.temperature = 0.5
+  assert config_lib.differences(a, b) == ["loss.temperature: 0.2 there, 0.5 here"]
+
+
+@pytest.mark.parametrize(
+  ("key", "near"),
+  [
+    ("loss.temprature", "loss.temperature"),
+    ("temperature", "loss.temperature"),
+    ("train.batchsize", "train.batch_size"),
+    ("qqqq", None),
+  ],
+)
+def test_nearest_key(key, near):
+  assert config_lib.nearest_key(key) == near
+
+
+@pytest.mark.parametrize(
+  ("text", "says"),
+  [
+    ("{", "not JSON"),
+    (json.dumps({"loss": {"temp": 1}}), "unknown field loss.temp"),
+    (json.dumps({"loss": {"temperature": "warm"}}), "loss.temperature"),
+  ],
+)
+def test_a_foreign_config_json_is_refused(text, says):
+  with pytest.raises(InputError, match=says):
+    config_lib.from_json(text)

@@ -1,0 +1,213 @@
+"""NT-Xent against the released code, optax, a loop, and itself on several devices."""
+
+import re
+import subprocess
+import sys
+
+import golden_numbers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+
+from ncl_jax import nonneg
+from ncl_jax.errors import InputError
+from ncl_jax.losses import nt_xent
+
+GOLDEN = golden_numbers.load("nt_xent")
+N = len(GOLDEN["indexes"])
+
+
+def as_views(blocks):
+  """[2N, D] of two blocks, one a view, to [N, 2, D]."""
+  return np.stack([blocks[:N], blocks[N:]], axis=1)
+
+
+def as_blocks(views):
+  return np.concatenate([views[:, 0], views[:, 1]])
+
+
+def mean_loss(z, name="identity", temperature=0.2):
+  return jnp.mean(nt_xent(nonneg.apply_map(z, name), temperature=temperature))
+
+
+def draw(n=6, d=5, seed=0):
+  return np.random.default_rng(seed).normal(size=(n, 2, d))
+
+
+def loop(z, temperature):
+  """The definition, one row at a time, in float64."""
+  n = len(z)
+  rows = np.asarray(z, np.float64).reshape(2 * n, -1)
+  norms = np.linalg.norm(rows, axis=1, keepdims=True)
+  rows = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+  losses = []
+  for i, row in enumerate(rows):
+    positive = rows[i + 1 if i % 2 == 0 else i - 1] @ row / temperature
+    others = [rows[j] @ row / temperature for j in range(2 * n) if j != i]
+    losses.append(np.logaddexp.reduce(others) - positive)
+  return np.reshape(losses, (n, 2))
+
+
+def check_golden(key, name, temperature, z, dtype, rtol, atol, rows=slice(None)):
+  loss, grad = jax.value_and_grad(mean_loss)(jnp.asarray(z, dtype), name, temperature)
+  target = GOLDEN[f"{key}_grad{'' if rows == slice(None) else '_other'}_f64"]
+  np.testing.assert_allclose(loss, GOLDEN[f"{key}_loss_f64"], rtol=rtol)
+  limit = atol * np.max(np.abs(target))
+  np.testing.assert_allclose(as_blocks(grad)[rows], target, rtol=0, atol=limit)
+  return grad
+
+
+@pytest.mark.parametrize("tau", GOLDEN["taus"].tolist())
+@pytest.mark.parametrize("name", sorted(nonneg.NAMES))
+class TestGolden:
+  def test_float64(self, name, tau, x64):
+    key = f"{name}_tau{tau}".replace(".", "p")
+    z = as_views(GOLDEN["z"])
+    check_golden(key, name, tau, z, jnp.float64, rtol=1e-9, atol=1e-10)
+
+  def test_float32(self, name, tau):
+    key = f"{name}_tau{tau}".replace(".", "p")
+    z = as_views(GOLDEN["z"])
+    check_golden(key, name, tau, z, jnp.float32, rtol=2e-6, atol=5e-6)
+
+
+class TestRowsThatTheMapEmptied:
+  @pytest.mark.parametrize("name", ["relu", "rep_relu"])
+  def test_golden(self, name, x64):
+    others = GOLDEN["zero_other_rows"].tolist()
+    z = as_views(GOLDEN["zero_z"])
+    grad = check_golden(
+      f"zero_{name}_tau0p2", name, 0.2, z, jnp.float64, 1e-9, 1e-10, others
+    )
+    assert np.all(as_blocks(grad)[GOLDEN["zero_rows"]] == 0)
+
+  @pytest.mark.parametrize("name", ["relu", "rep_relu"])
+  def test_a_batch_of_nothing_else(self, name):
+    loss, grad = jax.value_and_grad(mean_loss)(-jnp.ones((4, 2, 3)), name)
+    np.testing.assert_allclose(loss, np.log(7), rtol=1e-6)  # seven equal rivals
+    assert jnp.all(grad == 0)
+
+
+def test_equals_the_loop_row_by_row():
+  z = draw()
+  z[2, 1] = 0
+  np.testing.assert_allclose(nt_xent(z, temperature=0.2), loop(z, 0.2), rtol=1e-5)
+
+
+def test_equals_optax():
+  z = draw(n=16, d=8).astype(np.float32)
+  with jax.numpy_rank_promotion("allow"):
+    expected = optax.losses.ntxent(
+      jnp.asarray(as_blocks_of(z)), jnp.tile(jnp.arange(16), 2), temperature=0.3
+    )
+  np.testing.assert_allclose(jnp.mean(nt_xent(z, temperature=0.3)), expected, rtol=2e-6)
+
+
+def as_blocks_of(z):
+  return np.concatenate([z[:, 0], z[:, 1]])
+
+
+def test_gradient_is_that_of_the_value(x64):
+  check_grads(lambda z: nt_xent(z, temperature=0.5), (draw(3, 4),), order=2)
+
+
+def test_one_example_has_no_negatives():
+  loss, grad = jax.value_and_grad(mean_loss)(jnp.asarray(draw(n=1)))
+  assert loss == 0
+  assert jnp.all(grad == 0)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.001])
+def test_low_temperatures(temperature):
+  z = draw(n=16, d=8).astype(np.float32)
+  loss = nt_xent(z, temperature=temperature)
+  # Similarities are float32 numbers near 1, divided by the temperature.
+  limit = 4 * np.finfo(np.float32).eps / temperature
+  np.testing.assert_allclose(loss, loop(z, temperature), rtol=2e-6, atol=limit)
+  grad = jax.grad(mean_loss)(jnp.asarray(z), "rep_relu", temperature)
+  assert jnp.all(jnp.isfinite(grad))
+
+
+@pytest.mark.parametrize(
+  "wrong", [0, -1.0, 0.0, float("nan"), float("inf"), "0.2", None, np.float32(-1)]
+)
+def test_refuses_a_temperature(wrong):
+  with pytest.raises(InputError, match=re.escape(f"temperature = {wrong!r}")):
+    nt_xent(draw(), temperature=wrong)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 3), (4, 3, 3), (4, 3), (0, 2, 3), (8,)])
+def test_refuses_a_shape(shape):
+  with pytest.raises(InputError, match=re.escape(str(list(shape)))):
+    nt_xent(jnp.ones(shape), temperature=0.2)
+
+
+def test_traced_temperature(x64):
+  z = draw()
+  traced = jax.jit(lambda z, t: nt_xent(z, temperature=t))(z, 0.3)
+  np.testing.assert_allclose(traced, loop(z, 0.3), rtol=1e-9)
+
+
+def test_bfloat16_features_are_raised_first():
+  z = jnp.asarray(draw(), jnp.bfloat16)
+  loss = nt_xent(z, temperature=0.2)
+  assert loss.dtype == jnp.float32
+  assert jax.grad(mean_loss)(z).dtype == jnp.bfloat16
+  np.testing.assert_allclose(loss, loop(z.astype(np.float32), 0.2), rtol=1e-5)
+
+
+def test_order_of_examples_and_views_is_free():
+  z = draw(n=16).astype(np.float32)
+  order = np.random.default_rng(1).permutation(16)
+  loss = np.asarray(nt_xent(z, temperature=0.2))
+  moved = nt_xent(z[order][:, ::-1], temperature=0.2)
+  np.testing.assert_allclose(moved, loss[order][:, ::-1], rtol=2e-6)
+
+
+def on_devices(count):
+  """The loss and its gradient, jitted, with examples sharded over `count` devices."""
+  mesh = jax.make_mesh(
+    (count,), ("data",), devices=jax.devices()[:count], axis_types=(AxisType.Auto,)
+  )
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  whole = NamedSharding(mesh, PartitionSpec())
+  return jax.jit(
+    jax.value_and_grad(mean_loss), in_shardings=rows, out_shardings=(whole, rows)
+  )
+
+
+def test_negatives_are_global_on_any_number_of_devices():
+  z = draw(n=16, d=8).astype(np.float32)
+  expected = np.mean(loop(z, 0.2))
+  results = [on_devices(count)(z) for count in (1, 2, 8)]
+  for loss, grad in results:
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    limit = 1e-6 * np.max(np.abs(results[0][1]))
+    np.testing.assert_allclose(grad, results[0][1], rtol=0, atol=limit)
+
+
+def test_one_gather_of_the_embeddings():
+  n, d = 64, 32
+  text = on_devices(8).lower(jnp.ones((n, 2, d))).compile().as_text()
+  gathered = re.findall(
+    r"= (?:\(.*?\) )?\w+\[([\d,]*)\]\S* all-gather(?:-start)?\(", text
+  )
+  sizes = [np.prod([int(side) for side in shape.split(",")]) for shape in gathered]
+  assert [size for size in sizes if size >= 2 * n * d / 8] == [2 * n * d]
+  assert "all-to-all" not in text
+  assert "collective-permute" not in text
+
+
+def test_import_is_light():
+  code = (
+    "import sys, ncl_jax.losses, ncl_jax.nonneg, ncl_jax.metrics;"
+    "print([m for m in ('tensorflow', 'orbax', 'flax', 'optax') if m in sys.modules])"
+  )
+  run = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert run.stdout.strip() == "[]"

@@ -1,0 +1,65 @@
+"""The metrics file and the progress lines."""
+
+import json
+import logging as python_logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ncl_jax import writer
+
+
+def test_rows_are_strict_json(tmp_path):
+  file = tmp_path / "metrics.jsonl"
+  row = {
+    "step": 1,
+    "loss": jnp.float32(0.5),
+    "bad": float("nan"),
+    "worse": np.float32("inf"),
+    "list": (np.arange(2), "x"),
+  }
+  writer.append(file, row)
+  text = file.read_text()
+  assert text.endswith("\n") and "NaN" not in text
+  assert json.loads(text) == {
+    "step": 1,
+    "loss": 0.5,
+    "bad": None,
+    "worse": None,
+    "list": [[0, 1], "x"],
+  }
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+  file = tmp_path / "metrics.jsonl"
+  for step in (1, 2):
+    writer.append(file, {"step": step})
+  with file.open("a") as handle:
+    handle.write('{"step": 3, "lo')
+  assert [row["step"] for row in writer.read(file)] == [1, 2]
+  writer.truncate(file, 2)
+  writer.append(file, {"step": 3})
+  assert [row["step"] for row in writer.read(file)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0, []), (2, [1, 2]), (9, [1, 2, 3])])
+def test_truncate(tmp_path, step, kept):
+  file = tmp_path / "metrics.jsonl"
+  writer.truncate(file, step)  # nothing there yet
+  assert writer.read(file) == []
+  for i in (1, 2, 3):
+    writer.append(file, {"step": i})
+  writer.truncate(file, step)
+  assert [row["step"] for row in writer.read(file)] == kept
+
+
+def test_plain_progress_says_rate_and_time_left(caplog):
+  with caplog.at_level(python_logging.INFO, logger="absl"):
+    progress = writer.Progress(4, 0, 10, seconds_between_lines=0)
+    for step in (1, 2, 3, 4):
+      progress.update(step, f"loss {step}")
+    progress.close()
+  lines = [record.getMessage() for record in caplog.records]
+  assert len(lines) == 4
+  assert lines[1].startswith("step 2 of 4")
+  assert "images/s" in lines[1] and "loss 2" in lines[1] and lines[1].endswith("left")
