@@ -72,7 +72,7 @@ def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> s
 
 def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   """The settings of one run of the pair."""
-  arm = ConfigDict(config, convert_dict=True)
+  arm = config.copy_and_resolve_references()
   arm.seed = seed
   if method == "cl":
     config_lib.set_method(arm, "cl")

@@ -216,7 +216,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
   Raises:
     InputError: if the batch is larger than the training set.
   """
-  config = ConfigDict(config, convert_dict=True)
+  config = config.copy_and_resolve_references()
   examples = source.num_examples("train")
   height, width, channels = source.image_shape
   if not config.augment.size:

@@ -72,7 +72,7 @@ def open_run(
 
 
 def extract(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh, split: str
+  config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
 ) -> features.Features:
   """`features.extract` with everything taken from the config."""
   return features.extract(

@@ -1,0 +1,62 @@
+"""A data set and a config small enough to train in a test."""
+
+import numpy as np
+from ncl_jax import config as config_lib
+from ncl_jax.data.source import Source, Split
+
+CLASSES = 2
+
+
+def images(seed, n, size=8, channels=1):
+  """Dark images with a bright upper (class 0) or lower (class 1) half, and noise."""
+  rng = np.random.default_rng(seed)
+  labels = (np.arange(n) % CLASSES).astype(np.int32)
+  x = rng.integers(0, 60, (n, size, size, channels))
+  for image, label in zip(x, labels, strict=True):
+    half = slice(0, size // 2) if label == 0 else slice(size // 2, size)
+    image[half] += 150
+  return x.astype(np.uint8), labels
+
+
+def source(train=48, test=21, labelled=True, channels=1):
+  """A `Source` of such images."""
+  splits = {}
+  for seed, (name, n) in enumerate({"train": train, "test": test}.items()):
+    x, y = images(seed, n, channels=channels)
+    splits[name] = Split(x, y if labelled else np.full(n, -1, np.int32))
+  return Source("tiny", splits, ("upper", "lower") if labelled else ())
+
+
+def npz(path, **kwargs):
+  """The same as a file for `arrays:`."""
+  made = source(**kwargs)
+  arrays = {}
+  for name in ("train", "test"):
+    arrays[f"{name}_images"] = made.split(name).images
+    arrays[f"{name}_labels"] = made.split(name).labels
+  np.savez(path, **arrays)
+  return path
+
+
+def config(method="ncl"):
+  """Three steps an epoch, four epochs, a network of two channels."""
+  c = config_lib.defaults()
+  c.name = "tiny"
+  c.data.source = "arrays:tiny.npz"
+  c.augment.crop_scale = (0.8, 1.0)
+  c.augment.flip = 0.5
+  c.augment.blur_radius = (0.1, 0.5)
+  c.model.backbone = "resnet10"
+  c.model.width = 2
+  c.model.projector_hidden = 16
+  c.model.projector_out = 8
+  c.model.dtype = "float32"
+  c.train.batch_size = 16
+  c.train.epochs = 4
+  c.train.log_every_steps = 2
+  c.train.checkpoint_every_epochs = 2
+  c.optimizer.warmup_epochs = 1.0
+  c.eval.batch_size = 16
+  c.eval.knn_k = 5
+  config_lib.set_method(c, method)
+  return c

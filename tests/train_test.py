@@ -1,0 +1,149 @@
+"""The training loop: it learns, goes on where it stopped, and stops when it must."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from ncl_jax import checkpoint, train, writer
+from ncl_jax import config as config_lib
+from ncl_jax import step as step_lib
+from ncl_jax.errors import InputError
+
+
+def final_model(config, source, workdir):
+  shapes = jax.eval_shape(
+    lambda: step_lib.init_variables(config, source.num_classes, 1)
+  )
+  return checkpoint.load_model(
+    workdir, shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  )
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  whole = train.train(config, tmp_path / "whole", source)
+  # The state in which a kill during epoch 3 leaves a directory: the checkpoint of epoch
+  # 2, and metrics that ran ahead of it.
+  parts = tmp_path / "parts"
+  shutil.copytree(whole, parts)
+  shutil.rmtree(parts / "checkpoints" / "12")
+  train.train(config, parts, source)
+  a, step_a = final_model(config, source, whole)
+  b, step_b = final_model(config, source, parts)
+  assert step_a == step_b == 12
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+  assert (parts / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+  steps = [row["step"] for row in writer.read(whole / "metrics.jsonl")]
+  assert steps == [2, 4, 6, 8, 10, 12]
+  # A finished run is left as it is.
+  before = (parts / "metrics.jsonl").stat().st_mtime_ns
+  train.train(config, parts, source)
+  assert (parts / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_metrics_are_logged(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  config.train.epochs = 2
+  path = train.train(config, tmp_path / "run", source)
+  row = writer.read(path / "metrics.jsonl")[-1]
+  assert set(row) == {
+    "step",
+    "epoch",
+    "loss",
+    "probe_loss",
+    "probe_accuracy",
+    "learning_rate",
+    "gradient_norm",
+    "sparsity",
+    "live_dimensions",
+    "zero_rows",
+    "effective_rank",
+    "class_consistency",
+  }
+  assert row["step"] == 6 and row["epoch"] == 2.0
+  stored = json.loads((path / "config.json").read_text())
+  assert stored["augment"]["size"] == 8
+  np.testing.assert_allclose(
+    stored["augment"]["mean"], source.split("train").images.mean() / 255, rtol=1e-6
+  )
+
+
+def test_it_learns_two_colours(tmp_path):
+  config, source = tiny.config(), tiny.source(train=64)
+  config.train.epochs = 15
+  config.model.width = 4
+  path = train.train(config, tmp_path / "run", source)
+  rows = writer.read(path / "metrics.jsonl")
+  assert rows[-1]["probe_accuracy"] > 0.95
+  assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
+
+
+def test_no_labels_no_probe(tmp_path):
+  config, source = tiny.config(), tiny.source(labelled=False)
+  config.train.epochs = 2
+  path = train.train(config, tmp_path / "run", source)
+  row = writer.read(path / "metrics.jsonl")[-1]
+  assert "probe_accuracy" not in row and "class_consistency" not in row
+  assert np.isfinite(row["loss"]) and "sparsity" in row
+
+
+def test_another_config_is_refused_and_nothing_changed(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  config.train.epochs = 2
+  path = train.train(config, tmp_path / "run", source)
+  before = {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
+  config.loss.temperature = 0.5
+  with pytest.raises(InputError, match="loss.temperature: 0.2 there, 0.5 here"):
+    train.train(config, path, source)
+  assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
+  stranger = tmp_path / "stranger"
+  stranger.mkdir()
+  (stranger / "thesis.tex").write_text("x")
+  with pytest.raises(InputError, match="neither empty nor a work directory"):
+    train.train(config, stranger, source)
+  assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+  ("key", "value", "says"),
+  [
+    ("batch_size", 64, "only 48 images"),
+    ("batch_size", 12, "12 cannot be shared equally by 8 devices.*8 or 16"),
+  ],
+)
+def test_batches_that_cannot_be(tmp_path, key, value, says):
+  config = tiny.config()
+  config.train[key] = value
+  with pytest.raises(InputError, match=says):
+    train.train(config, tmp_path / "run", tiny.source())
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_loss_that_blows_up_stops_with_the_step_and_keeps_the_checkpoint(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  config.train.checkpoint_every_epochs = 1
+  config.optimizer.name = "sgd"
+  config.optimizer.warmup_epochs = 1.0
+  config.optimizer.learning_rate = 1e30
+  config.optimizer.warmup_start = 0.0
+  with pytest.raises(FloatingPointError, match=r"step \d+"):
+    train.train(config, tmp_path / "run", source)
+  rows = writer.read(tmp_path / "run" / "metrics.jsonl")
+  assert all(row["loss"] is not None for row in rows)
+
+
+def test_the_seed_decides_everything_and_the_map_nothing_else(tmp_path):
+  ncl, cl, other = tiny.config(), tiny.config("cl"), tiny.config()
+  other.seed = 1
+  variables = [step_lib.init_variables(_resolved(c), 2, 1) for c in (ncl, cl, other)]
+  jax.tree.map(np.testing.assert_array_equal, variables[0], variables[1])
+  kernels = [v["params"]["projector"]["linear1"]["kernel"] for v in variables]
+  assert not np.array_equal(kernels[0], kernels[2])
+
+
+def _resolved(config):
+  return config_lib.resolve(config, tiny.source())
