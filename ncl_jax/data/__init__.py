@@ -1,0 +1,84 @@
+"""Data sets by name: `load("digits")`, and what can be asked of the result."""
+
+import difflib
+import pathlib
+
+from absl import logging
+
+from ncl_jax.data import arrays, digits, folder, idx, tfds
+from ncl_jax.data.source import Source, Split, epoch_order, in_memory
+from ncl_jax.data.subset import stratified, subset
+from ncl_jax.errors import InputError
+
+__all__ = ["FORMS", "Source", "Split", "epoch_order", "load", "stratified", "subset"]
+
+FORMS = ("digits", "arrays:FILE.npz", "idx:FOLDER", "folder:PATH", "tfds:NAME")
+
+
+def load(
+  spec: str,
+  *,
+  image_size: int = 0,
+  train_examples: int = 0,
+  on_bad_image: str = "stop",
+) -> Source:
+  """Opens a data set.
+
+  Args:
+    spec: `digits`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH` or `tfds:NAME`; a
+      path may be relative and may begin with ~.
+    image_size: side of the square images in pixels: the shorter side is scaled to it
+      (bicubic), the centre is kept. 0 = as they are; of image files see
+      `folder.load`.
+    train_examples: how many train images to keep, drawn by class, always the same ones;
+      0 = all.
+    on_bad_image: what to do about a damaged image file: "stop" or "skip" it.
+
+  Returns:
+    The source, with splits "train" and "test"; decoded into memory if it fits.
+
+  Raises:
+    InputError: for anything that is not as it should be.
+  """
+  if image_size < 0:
+    raise InputError(
+      f"image size {image_size}; allowed: 1 or more, or 0 for as they are"
+    )
+  kind, colon, place = spec.partition(":")
+  path = pathlib.Path(place).expanduser().absolute()
+  if spec == "digits":
+    source = digits.load(image_size)
+  elif kind == "arrays" and place:
+    source = arrays.load(path, image_size)
+  elif kind == "idx" and place:
+    source = idx.load(path, image_size)
+  elif kind == "folder" and place:
+    source = folder.load(path, image_size, on_bad_image)
+  elif kind == "tfds" and place:
+    source = tfds.load(place, image_size)
+  else:
+    raise InputError(_unknown(spec, kind))
+  source = in_memory(subset(source, train=train_examples))
+  height, width, channels = source.image_shape
+  logging.info(
+    "%s: %d train and %d test images of %d x %d x %d, %d classes%s",
+    source.name,
+    source.num_examples("train"),
+    source.num_examples("test"),
+    height,
+    width,
+    channels,
+    source.num_classes,
+    "" if source.num_classes else " (unlabelled)",
+  )
+  return source
+
+
+def _unknown(spec: str, kind: str) -> str:
+  message = f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
+  if pathlib.Path(spec).expanduser().exists():
+    near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
+  else:
+    kinds = {form.partition(":")[0]: form for form in FORMS}
+    near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
+  return message + "".join(f"; did you mean {form}?" for form in near)

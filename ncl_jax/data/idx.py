@@ -1,0 +1,104 @@
+"""Source `idx:FOLDER`: the four files of MNIST, Fashion-MNIST and their kin."""
+
+import gzip
+import math
+import pathlib
+import zlib
+
+import numpy as np
+
+from ncl_jax.data.decode import square
+from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
+
+FASHION = (
+  "T-shirt/top",
+  "Trouser",
+  "Pullover",
+  "Dress",
+  "Coat",
+  "Sandal",
+  "Shirt",
+  "Sneaker",
+  "Bag",
+  "Ankle boot",
+)
+PREFIXES = {"train": "train", "test": "t10k"}
+
+
+def load(folder: pathlib.Path, image_size: int = 0) -> Source:
+  """Reads `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same of t10k.
+
+  The files may be gzipped, their names may end in .gz and have a dot before "idx". The
+  classes are named after Fashion-MNIST if the path contains "fashion", else numbered.
+
+  Args:
+    folder: where the files are.
+    image_size: side in pixels; 0 = as they are.
+  """
+  if not folder.is_dir():
+    raise InputError(f"no folder {folder}")
+  splits = {}
+  for split, prefix in PREFIXES.items():
+    images_file = _find(folder, f"{prefix}-images", "idx3-ubyte")
+    labels_file = _find(folder, f"{prefix}-labels", "idx1-ubyte")
+    images, labels = read(images_file, 3), read(labels_file, 1)
+    if len(images) != len(labels):
+      raise InputError(
+        f"{len(images)} images in {images_file} but {len(labels)} labels in"
+        f" {labels_file}"
+      )
+    splits[split] = Split(
+      square(images[..., None], image_size), labels.astype(np.int32)
+    )
+
+  num_classes = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
+  names = tuple(str(k) for k in range(num_classes))
+  if "fashion" in str(folder).lower() and num_classes <= len(FASHION):
+    names = FASHION
+  return Source(f"idx:{folder}", splits, names)
+
+
+def _find(folder: pathlib.Path, stem: str, kind: str) -> pathlib.Path:
+  names = [f"{stem}{dot}{kind}{end}" for dot in "-." for end in ("", ".gz")]
+  for name in names:
+    if (folder / name).is_file():
+      return folder / name
+  raise InputError(f"{folder} has none of the files {', '.join(names)}")
+
+
+def read(path: pathlib.Path, ndim: int) -> np.ndarray:
+  """Reads one IDX file of unsigned bytes, gzipped or not.
+
+  Layout: bytes 0, 0, 8 (unsigned byte), number of axes; the sizes as big-endian 32-bit
+  integers; the values, last axis fastest.
+
+  Args:
+    path: the file.
+    ndim: the number of axes that it must have.
+
+  Returns:
+    uint8 array.
+
+  Reference: the MNIST database, http://yann.lecun.com/exdb/mnist.
+  """
+  data = path.read_bytes()
+  if data.startswith(b"\x1f\x8b"):
+    try:
+      data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+      raise InputError(f"{path} is a damaged gzip file: {error}") from error
+  magic = bytes([0, 0, 8, ndim])
+  header = 4 + 4 * ndim
+  if data[:4] != magic or len(data) < header:
+    raise InputError(
+      f"{path} begins with the bytes {data[:4].hex(' ') or '(none)'}; allowed:"
+      f" {magic.hex(' ')}, an IDX file of unsigned bytes with {ndim} axes"
+    )
+  shape = tuple(int(n) for n in np.frombuffer(data, ">u4", ndim, 4))
+  if len(data) - header != math.prod(shape):
+    raise InputError(
+      f"{path} announces {' x '.join(map(str, shape))} = {math.prod(shape)} bytes but"
+      f" holds {len(data) - header}"
+    )
+  return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

@@ -1,0 +1,226 @@
+"""Named splits with random access; every order, batch and part is made from them."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Generator
+from typing import Protocol
+
+import numpy as np
+import tqdm
+
+from ncl_jax.data.prefetch import prefetch
+from ncl_jax.errors import InputError
+
+UNLABELLED = -1
+
+# Sets up to this decoded size are held in memory; larger ones are decoded by batch.
+IN_MEMORY_BYTES = 2 << 30
+
+Batch = dict[str, np.ndarray]
+
+
+class Images(Protocol):
+  """Images by position: an array, or files that are decoded when asked for."""
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """(N, H, W, C)."""
+
+  def __len__(self) -> int: ...
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    """The images at the positions `rows` [n], uint8 [n, H, W, C]."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+  """Images [N, H, W, C] and their labels, int32 [N]; -1 = unlabelled."""
+
+  images: Images
+  labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.images)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+  """A data set: splits "train", "test" and perhaps more, and its classes' names."""
+
+  name: str
+  splits: dict[str, Split]
+  class_names: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    for name in self.splits:
+      split = self.split(name)
+      if not len(split):
+        raise InputError(f"{self.name}: no images in the split {name!r}")
+      if len(split.labels) != len(split):
+        raise InputError(
+          f"{self.name}: split {name!r} has {len(split)} images"
+          f" but {len(split.labels)} labels"
+        )
+      if tuple(split.images.shape[1:]) != self.image_shape:
+        raise InputError(
+          f"{self.name}: images of {split.images.shape[1:]} in the split {name!r}, of"
+          f" {self.image_shape} in 'train'; set an image size to make them equal"
+        )
+      low, high = split.labels.min(), split.labels.max()
+      if low < UNLABELLED or high >= self.num_classes:
+        raise InputError(
+          f"{self.name}: labels from {low} to {high} in the split {name!r};"
+          f" allowed: 0 to {self.num_classes - 1}, or -1 for unlabelled"
+        )
+
+  @property
+  def num_classes(self) -> int:
+    """Number of classes; 0 if the set is unlabelled."""
+    return len(self.class_names)
+
+  @property
+  def image_shape(self) -> tuple[int, ...]:
+    """(H, W, C)."""
+    return tuple(self.splits["train"].images.shape[1:])
+
+  def split(self, name: str) -> Split:
+    """The split of that name."""
+    if name not in self.splits:
+      raise InputError(
+        f"{self.name}: no split {name!r}; there are: {', '.join(self.splits)}"
+      )
+    return self.splits[name]
+
+  def num_examples(self, split: str) -> int:
+    """Number of images in a split."""
+    return len(self.split(split))
+
+  def steps_per_epoch(self, batch_size: int, split: str = "train") -> int:
+    """Number of whole batches in a split; the rest of an epoch is dropped."""
+    examples = self.num_examples(split)
+    if not 1 <= batch_size <= examples:
+      raise InputError(
+        f"batch size {batch_size}; allowed: 1 to {examples}, the number of images in"
+        f" the split {split!r} of {self.name}"
+      )
+    return examples // batch_size
+
+  def train_batches(
+    self,
+    seed: int,
+    start_step: int,
+    batch_size: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    split: str = "train",
+  ) -> Generator[Batch, None, None]:
+    """Endless batches in an order that depends on the seed and the epoch alone.
+
+    Started at step s it gives exactly what an uninterrupted run gives from s on.
+
+    Args:
+      seed: with the epoch, determines the order.
+      start_step: the first step, counted from the start of training.
+      batch_size: the global one, over all processes.
+      process_index: whose contiguous part of every global batch to give.
+      process_count: into how many parts a global batch is divided.
+      split: where the images come from.
+
+    Returns:
+      Iterator of image uint8 [n, H, W, C], label int32 [n] and id int64 [n], the
+      position in the split; n = batch_size / process_count.
+    """
+    data = self.split(split)
+    steps = self.steps_per_epoch(batch_size, split)
+    part = _part(batch_size, process_index, process_count)
+    order = functools.lru_cache(maxsize=1)(
+      lambda epoch: epoch_order(len(data), seed, epoch)
+    )
+
+    def batch(step: int) -> Batch:
+      epoch, i = divmod(step, steps)
+      rows = order(epoch)[i * batch_size + part]
+      return {"image": data.images[rows], "label": data.labels[rows], "id": rows}
+
+    return prefetch(batch, itertools.count(start_step))
+
+  def eval_batches(
+    self, split: str, batch_size: int, process_index: int = 0, process_count: int = 1
+  ) -> Generator[Batch, None, None]:
+    """Every image of a split exactly once, in order; the last batch is padded.
+
+    Args:
+      split: name of the split.
+      batch_size: the global one; may exceed the split.
+      process_index: whose contiguous part of every global batch to give.
+      process_count: into how many parts a global batch is divided.
+
+    Returns:
+      Iterator, equally long on every process, of image uint8 [n, H, W, C], label int32
+      [n], id int64 [n], the position in the split, and mask bool [n]: False in padding
+      rows, which have label -1 and id -1; n = batch_size / process_count.
+    """
+    data = self.split(split)
+    if batch_size < 1:
+      raise InputError(f"batch size {batch_size}; allowed: 1 or more")
+    part = _part(batch_size, process_index, process_count)
+
+    def batch(step: int) -> Batch:
+      rows = step * batch_size + part
+      mask = rows < len(data)
+      real = rows[mask]
+      image = np.zeros((len(rows), *data.images.shape[1:]), np.uint8)
+      label = np.full(len(rows), UNLABELLED, np.int32)
+      if len(real):
+        image[: len(real)] = data.images[real]
+        label[: len(real)] = data.labels[real]
+      return {
+        "image": image,
+        "label": label,
+        "mask": mask,
+        "id": np.where(mask, rows, -1),
+      }
+
+    return prefetch(batch, range(-(-len(data) // batch_size)))
+
+
+def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+  """The order in which an epoch visits a split: a permutation, int64 [num_examples]."""
+  if seed < 0:
+    raise InputError(f"seed {seed}; allowed: 0 or more")
+  return np.random.default_rng([seed, epoch]).permutation(num_examples)
+
+
+def _part(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
+  if batch_size % process_count:
+    raise InputError(
+      f"batch size {batch_size} cannot be divided among {process_count} processes;"
+      f" allowed: a multiple of {process_count}"
+    )
+  size = batch_size // process_count
+  return np.arange(process_index * size, (process_index + 1) * size)
+
+
+def in_memory(source: Source) -> Source:
+  """The same source with every split decoded now, if all fit in `IN_MEMORY_BYTES`."""
+  size = sum(int(np.prod(split.images.shape)) for split in source.splits.values())
+  if size > IN_MEMORY_BYTES:
+    return source
+  splits = {
+    name: Split(_decoded(split.images, f"{source.name} {name}"), split.labels)
+    for name, split in source.splits.items()
+  }
+  return dataclasses.replace(source, splits=splits)
+
+
+def _decoded(images: Images, title: str) -> np.ndarray:
+  if isinstance(images, np.ndarray):
+    return images
+  decoded = np.empty(images.shape, np.uint8)
+  # disable=None: no bar where nobody watches.
+  with tqdm.tqdm(total=len(images), desc=title, unit="image", disable=None) as bar:
+    for rows in np.array_split(np.arange(len(images)), -(-len(images) // 256)):
+      decoded[rows] = images[rows]
+      bar.update(len(rows))
+  return decoded

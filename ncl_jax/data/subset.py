@@ -1,0 +1,112 @@
+"""Random parts of a split in which every class keeps its share."""
+
+import dataclasses
+
+import numpy as np
+from absl import logging
+
+from ncl_jax.data.source import Images, Source, Split
+from ncl_jax.errors import InputError
+
+
+def stratified(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+  """Draws rows so that every class keeps its share, to within one row.
+
+  Args:
+    labels: int [N]; rows labelled -1 count as one more class.
+    count: how many rows, 0 to N.
+    seed: determines the draw.
+
+  Returns:
+    The chosen rows in ascending order, int64 [count].
+
+  >>> labels = np.array([0, 0, 0, 0, 1, 1])
+  >>> labels[stratified(labels, 3)].tolist()
+  [0, 0, 1]
+  """
+  if not 0 <= count <= len(labels):
+    raise InputError(f"{count} examples asked for; allowed: 0 to {len(labels)}")
+  if not count:
+    return np.arange(0)
+  random = np.random.default_rng(seed)
+  _, group = np.unique(labels, return_inverse=True)
+  sizes = np.bincount(group)
+  quota, remainder = np.divmod(sizes * count, len(labels))
+  # Largest remainders first, equal ones by lot.
+  largest = np.lexsort((random.random(len(sizes)), -remainder))
+  quota[largest[: count - quota.sum()]] += 1
+  order = random.permutation(len(labels))
+  by_class = order[np.argsort(group[order], kind="stable")]
+  rank = np.arange(len(labels)) - (np.cumsum(sizes) - sizes)[group[by_class]]
+  return np.sort(by_class[rank < quota[group[by_class]]])
+
+
+def divide(whole: Split, name: str) -> dict[str, Split]:
+  """Divides a set that has no test images: a fixed 80 % train, 20 % test by class.
+
+  Args:
+    whole: at least two images.
+    name: of the set, for messages.
+
+  Returns:
+    The splits "train" and "test", rows in the order of the whole.
+  """
+  count = len(whole)
+  if count < 2:
+    raise InputError(f"{name}: {count} image; at least 2 make a train and a test")
+  logging.info("%s: no test images; a fixed stratified fifth is held out", name)
+  test = stratified(whole.labels, max(1, round(0.2 * count)))
+  train = np.setdiff1d(np.arange(count), test)
+  return {"train": take(whole, train), "test": take(whole, test)}
+
+
+def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> Source:
+  """A source with fewer examples, drawn by class; a draw depends on the seed alone.
+
+  Args:
+    source: the whole.
+    train: examples to keep in the split "train"; 0 = all.
+    test: the same for "test".
+    seed: determines the draw.
+
+  Returns:
+    A source whose other splits are those of `source`.
+  """
+  splits = dict(source.splits)
+  for name, count in (("train", train), ("test", test)):
+    split = splits[name]
+    if not 0 <= count <= len(split):
+      raise InputError(
+        f"{count} {name} examples asked for; allowed: 1 to {len(split)}, the number in"
+        f" {source.name}, or 0 for all"
+      )
+    if count:
+      rows = stratified(split.labels, count, seed)
+      splits[name] = take(split, rows)
+  return dataclasses.replace(source, splits=splits)
+
+
+def take(split: Split, rows: np.ndarray) -> Split:
+  """The split reduced to `rows`; nothing is decoded."""
+  images = split.images
+  if isinstance(images, np.ndarray):
+    return Split(images[rows], split.labels[rows])
+  return Split(_Rows(images, rows), split.labels[rows])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+  """Some of the images."""
+
+  images: Images
+  rows: np.ndarray
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self.rows), *self.images.shape[1:])
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    return self.images[self.rows[rows]]

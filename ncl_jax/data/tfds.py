@@ -1,0 +1,203 @@
+"""Source `tfds:NAME`: TensorFlow Datasets; no other file imports TensorFlow."""
+
+import concurrent.futures
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tqdm
+from absl import logging
+
+from ncl_jax.data import decode, source
+from ncl_jax.data.source import UNLABELLED, Source, Split
+from ncl_jax.data.subset import divide
+from ncl_jax.errors import InputError
+
+RANDOM_ACCESS = "array_record"
+
+
+def load(name: str, image_size: int = 0) -> Source:
+  """Opens a set of TensorFlow Datasets, which is downloaded and prepared if need be.
+
+  Train is the split "train"; test is "test" or, if that is missing or unlabelled,
+  "validation" or, if that is too, a fixed stratified fifth of train. Sets that fit in
+  memory are loaded whole, in the order of the files. Larger ones must be prepared as
+  array_record, which alone gives random access; reading that needs no TensorFlow.
+
+  Args:
+    name: as in `tensorflow_datasets.load`, e.g. "cifar100" or "imagenet_resized/32x32".
+      The environment variable TFDS_DATA_DIR says where sets are kept.
+    image_size: side in pixels; 0 = as they are, and where they differ the median
+      shorter side, at most 256.
+  """
+  builder = _builder(name)
+  labelled = _has_labels(builder)
+  names = {"train": "train"}
+  # Only the first label is looked at: to read all of a large split takes long.
+  for test in ("validation", "test"):
+    if test in builder.info.splits:
+      first = next(iter(_examples(builder, test, 1)))
+      if not labelled or int(first["label"]) != UNLABELLED:
+        names["test"] = test
+
+  shape = _image_shape(builder, image_size)
+  total = sum(builder.info.splits[split].num_examples for split in names.values())
+  whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
+  if not whole and builder.info.file_format.value != RANDOM_ACCESS:
+    raise InputError(
+      f"tfds:{name} is stored as {builder.info.file_format.value}, which has no random"
+      f" access, and its {total} images of {shape} do not fit in"
+      f" {source.IN_MEMORY_BYTES >> 20} MiB. Prepare it anew with `tfds build {name}"
+      f" --file_format={RANDOM_ACCESS}`, use smaller images, or use folder:PATH."
+    )
+  read = _read_whole if whole else _open
+  splits = {ours: read(builder, names[ours], labelled, shape) for ours in names}
+  if "test" not in splits:
+    splits = divide(splits["train"], f"tfds:{name}")
+  classes = tuple(builder.info.features["label"].names) if labelled else ()
+  return Source(f"tfds:{name}", splits, classes)
+
+
+def _builder(name: str) -> Any:
+  """A builder whose data are there."""
+  import tensorflow_datasets as tfds
+
+  data_dir = os.environ.get("TFDS_DATA_DIR")
+  try:
+    builder = tfds.builder(name, data_dir=data_dir)
+  except tfds.core.DatasetNotFoundError as error:
+    near = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(
+      f"no TensorFlow data set {name!r}, neither known by name nor prepared in"
+      f" {data_dir or '~/tensorflow_datasets'} (TFDS_DATA_DIR){hint}"
+    ) from error
+  if not builder.is_prepared():
+    logging.warning("tfds:%s: downloading and preparing in %s", name, builder.data_dir)
+    _hide_accelerators()
+    try:
+      builder.download_and_prepare()
+    # AssertionError: a set that must be downloaded by hand, with the instructions.
+    except (
+      OSError,
+      AssertionError,
+      ValueError,
+      ImportError,
+      tfds.core.download.download_manager.NonMatchingChecksumError,
+    ) as error:
+      raise InputError(
+        f"tfds:{name} is not in {builder.data_dir} and cannot be prepared: {error}"
+      ) from error
+  if builder.info.file_format.value != RANDOM_ACCESS:
+    _hide_accelerators()
+  return builder
+
+
+def _hide_accelerators():
+  """Before TensorFlow's first operation: else it takes the memory that JAX needs."""
+  import tensorflow as tf
+
+  tf.config.set_visible_devices([], "GPU")
+
+
+def _has_labels(builder: Any) -> bool:
+  """Checks that there are train images; says whether they have a class label."""
+  import tensorflow_datasets as tfds
+
+  features, splits = dict(builder.info.features.items()), builder.info.splits
+  if "train" not in splits:
+    raise InputError(
+      f"tfds:{builder.name} has the splits {', '.join(splits)}; needed: train"
+    )
+  if not isinstance(features.get("image"), tfds.features.Image):
+    raise InputError(
+      f"tfds:{builder.name} has the features {', '.join(features)}; needed: image, and"
+      " label for the class"
+    )
+  return isinstance(features.get("label"), tfds.features.ClassLabel)
+
+
+def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dict]:
+  """The first examples, or all, as dicts of numpy arrays in the order of the files."""
+  import tensorflow_datasets as tfds
+
+  if builder.info.file_format.value == RANDOM_ACCESS:
+    records = builder.as_data_source(split)
+    count = len(records) if most is None else min(most, len(records))
+    return (records[i] for i in range(count))
+  dataset = builder.as_dataset(split=split, shuffle_files=False)
+  return tfds.as_numpy(dataset if most is None else dataset.take(most))
+
+
+def _image_shape(builder: Any, image_size: int) -> tuple[int, int, int]:
+  height, width, channels = builder.info.features["image"].shape
+  if channels not in (1, 3):
+    raise InputError(f"tfds:{builder.name}: {channels} channels; allowed: 1 or 3")
+  if image_size:
+    return image_size, image_size, channels
+  if height is None or width is None:
+    sample = _examples(builder, "train", 64)
+    height = width = decode.typical_side([min(x["image"].shape[:2]) for x in sample])
+  return height, width, channels
+
+
+def _fit(image: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+  if image.dtype != np.uint8:
+    raise InputError(f"images of dtype {image.dtype}; allowed: uint8")
+  return image if image.shape == shape else decode.square(image[None], shape[0])[0]
+
+
+def _read_whole(
+  builder: Any, split: str, labelled: bool, shape: tuple[int, int, int]
+) -> Split:
+  count = builder.info.splits[split].num_examples
+  images = np.empty((count, *shape), np.uint8)
+  labels = np.full(count, UNLABELLED, np.int32)
+  examples = _examples(builder, split)
+  for i, x in enumerate(tqdm.tqdm(examples, split, count, disable=None)):
+    images[i] = _fit(x["image"], shape)
+    if labelled:
+      labels[i] = x["label"]
+  return Split(images, labels)
+
+
+def _open(
+  builder: Any, split: str, labelled: bool, shape: tuple[int, int, int]
+) -> Split:
+  import tensorflow_datasets as tfds
+
+  images = _Records(builder.as_data_source(split), shape)
+  labels = np.full(len(images), UNLABELLED, np.int32)
+  if labelled:
+    # The images stay encoded, but all records are read once.
+    skip = {"image": tfds.decode.SkipDecoding()}
+    records = builder.as_data_source(split, decoders=skip)
+    for i in tqdm.trange(len(labels), desc=f"{split} labels", disable=None):
+      labels[i] = records[i]["label"]
+  return Split(images, labels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Records:
+  """Images in array_record files, decoded by several threads when asked for."""
+
+  records: Any
+  image_shape: tuple[int, int, int]
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self.records), *self.image_shape)
+
+  def __len__(self) -> int:
+    return len(self.records)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    def one(row: int) -> np.ndarray:
+      return _fit(self.records[row]["image"], self.image_shape)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      return np.stack(list(pool.map(one, rows.tolist())))
