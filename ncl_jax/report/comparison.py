@@ -1,0 +1,113 @@
+"""What a report is made from: metrics, arms and test images, as plain arrays."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """One row of the table.
+
+  Attributes:
+    key: short name, e.g. "knn_h".
+    label: what a reader sees, e.g. "nearest neighbours, h".
+    group: section of the table; percentages of "Interpretability" become bars, those of
+      "Accuracy" dots.
+    unit: "%" for shares in [0, 1], shown times 100; "" for a plain number.
+    better: "higher", "lower" or "" where neither is better.
+    note: one sentence: definition, rule, threshold, number of images.
+  """
+
+  key: str
+  label: str
+  group: str
+  unit: str = ""
+  better: str = ""
+  note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One method, trained once a seed (or a control that is not trained).
+
+  Attributes:
+    key: short name, e.g. "cl".
+    label: what a reader sees.
+    values: metric key -> one value a seed; NaN where a seed has none.
+    curve: rows logged in training by the first seed (step, epoch, loss, ...); () for
+      an arm that is not trained.
+    features: f of the test images, first seed, shape [N, D].
+  """
+
+  key: str
+  label: str
+  values: dict[str, tuple[float, ...]]
+  curve: tuple[dict, ...]
+  features: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """CL, NCL and their controls on one test set.
+
+  Attributes:
+    title: heading of the report.
+    facts: (name, text) pairs: data set, command, versions.
+    remarks: what the report does and does not show.
+    metrics: rows of the table, those of one group together.
+    arms: first the baseline (CL), second the method (NCL), then controls.
+    chance: metric key -> chance level, in the metric's own unit (a share for "%").
+    expected: arm key -> metric key -> published number, in the same unit.
+    seeds: seeds of the two first arms, in the order of their values.
+    labels: classes of the test images, -1 = unlabelled, shape [N].
+    images: uint8 test images, shape [N, H, W, C] with C 1 or 3.
+    class_names: names of the classes.
+  """
+
+  title: str
+  facts: tuple[tuple[str, str], ...]
+  remarks: tuple[str, ...]
+  metrics: tuple[Metric, ...]
+  arms: tuple[Arm, ...]
+  chance: dict[str, float]
+  expected: dict[str, dict[str, float]]
+  seeds: tuple[int, ...]
+  labels: np.ndarray
+  images: np.ndarray
+  class_names: tuple[str, ...]
+
+  def __post_init__(self):
+    if len(self.arms) < 2:
+      raise ValueError(f"a comparison has 2 arms or more, got {len(self.arms)}")
+    if not self.seeds:
+      raise ValueError("a comparison has 1 seed or more, got none")
+    images = len(self.images)
+    for name, count in [
+      ("labels", len(self.labels)),
+      *((f"features of {arm.key!r}", len(arm.features)) for arm in self.arms),
+    ]:
+      if count != images:
+        raise ValueError(f"{name}: {count} rows for {images} images")
+    for arm in self.arms[:2]:  # these are paired by seed
+      for key, values in arm.values.items():
+        if len(values) != len(self.seeds):
+          raise ValueError(
+            f"{arm.key!r} has {len(values)} values of {key!r} for"
+            f" {len(self.seeds)} seeds"
+          )
+
+  @property
+  def baseline(self) -> Arm:
+    """The arm that the method is compared with."""
+    return self.arms[0]
+
+  @property
+  def method(self) -> Arm:
+    """The arm under study."""
+    return self.arms[1]
+
+  def class_name(self, label: int) -> str:
+    """Name of a class; its number where it has none."""
+    known = 0 <= label < len(self.class_names)
+    return str(self.class_names[label]) if known else str(label)

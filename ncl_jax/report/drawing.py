@@ -1,0 +1,172 @@
+"""How every figure looks: colours, fonts, panels, and the way to a PNG."""
+
+import contextlib
+import dataclasses
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import matplotlib
+import PIL.Image
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ncl_jax.report.comparison import Comparison
+
+# Okabe and Ito's palette: told apart in the common forms of colour blindness.
+BASELINE = "#D55E00"
+METHOD = "#0072B2"
+CONTROLS = ("#7F7F7F", "#B3B3B3", "#4D4D4D")
+AGREES = "#009E73"
+DIFFERS = "#CC79A7"
+INK = "#222222"
+MARKERS = ("o", "s", "D", "^", "v", "P")
+DPI = 150
+STYLE: dict[Any, Any] = {
+  "font.family": "DejaVu Sans",  # ships with matplotlib: the same on every machine
+  "font.size": 9,
+  "text.color": INK,
+  "axes.labelcolor": INK,
+  "axes.edgecolor": "#888888",
+  "axes.titlesize": 9.5,
+  "axes.titleweight": "bold",
+  "axes.titlelocation": "left",
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.axisbelow": True,
+  "axes.grid": True,
+  "grid.color": "#E4E4E4",
+  "grid.linewidth": 0.7,
+  "xtick.color": "#555555",
+  "ytick.color": "#555555",
+  "legend.frameon": False,
+  "legend.columnspacing": 1.3,
+  "legend.handlelength": 1.5,
+  "legend.handletextpad": 0.5,
+  "figure.constrained_layout.h_pad": 0.08,
+  "figure.facecolor": "white",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+  """One PNG file: its path in the report, its bytes, its width and height in pixels."""
+
+  file: str
+  png: bytes = dataclasses.field(repr=False)
+  size: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """One finished figure.
+
+  Attributes:
+    title: heading.
+    caption: what is seen and how it is defined.
+    description: what the picture shows, for a reader who cannot see it.
+    wide: the figure, panels side by side.
+    narrow: the same for a phone, panels one below the other.
+  """
+
+  title: str
+  caption: str
+  description: str
+  wide: Image
+  narrow: Image
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+  """Draws in the report's style whatever the user's matplotlibrc says."""
+  with matplotlib.rc_context():
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(STYLE)
+    yield
+
+
+def colors(comparison: Comparison) -> list[str]:
+  """One colour an arm, the same in every figure."""
+  controls = [CONTROLS[i % len(CONTROLS)] for i in range(len(comparison.arms) - 2)]
+  return [BASELINE, METHOD, *controls]
+
+
+def plain(string: str, most: int = 60) -> str:
+  """Text that matplotlib draws as it stands, on one line, cut to `most` letters.
+
+  >>> plain("a $b$  c", most=6)
+  'a \\\\$b\\\\$…'
+  """
+  string = " ".join(string.split())
+  if len(string) > most:
+    string = string[: most - 1].rstrip() + "…"
+  return string.replace("$", r"\$")  # a pair of dollars would start a formula
+
+
+def panels(
+  count: int, width: float, height: float, columns: int = 3
+) -> tuple[Figure, list[Axes]]:
+  """A figure of `count` panels of the given size in inches, in rows of `columns`."""
+  columns = min(columns, count)
+  lines = -(-count // columns)
+  figure = Figure((width * columns, height * lines), DPI, layout="constrained")
+  axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
+  for ax in axes[count:]:
+    ax.remove()
+  return figure, axes[:count]
+
+
+def legend(figure: Figure, handles: Sequence[Artist], labels: list[str]) -> None:
+  """One legend for all panels, above them, in as many lines as the width asks for."""
+  columns = max(1, min(len(labels), int(figure.get_figwidth() / 0.95)))
+  figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+
+
+def say(ax: Axes, message: str) -> None:
+  """Writes a message in the place of what a panel cannot show."""
+  ax.set_axis_off()
+  ax.text(0.5, 0.5, message, ha="center", va="center", transform=ax.transAxes)
+
+
+def _render(figure: Figure, file: str) -> Image:
+  buffer = io.BytesIO()
+  with warnings.catch_warnings():
+    # Class names come in any script; a missing glyph is drawn as a box.
+    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    figure.savefig(
+      buffer,
+      format="png",
+      dpi=DPI,
+      bbox_inches="tight",
+      pad_inches=0.08,
+      metadata={"Software": None},  # the same numbers give the same bytes
+    )
+  with PIL.Image.open(buffer) as image:
+    size = image.size
+  return Image(file, buffer.getvalue(), size)
+
+
+def picture(
+  draw: Callable[[bool], Figure], name: str, title: str, caption: str, description: str
+) -> Picture:
+  """Renders a figure in both widths.
+
+  Args:
+    draw: draws it, given whether the page is narrow.
+    name: of the file.
+    title: see `Picture`.
+    caption: see `Picture`.
+    description: see `Picture`.
+
+  Returns:
+    The picture.
+  """
+  return Picture(
+    title,
+    caption,
+    description,
+    wide=_render(draw(False), f"figures/{name}.png"),
+    narrow=_render(draw(True), f"figures/{name}_narrow.png"),
+  )

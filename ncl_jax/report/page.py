@@ -1,0 +1,181 @@
+"""The report as a self-contained web page and as Markdown."""
+
+import html
+
+from ncl_jax.report import drawing, statistics, tables
+from ncl_jax.report.comparison import Comparison
+from ncl_jax.report.page_style import CSS
+
+
+def escape(string: str) -> str:
+  """Text for an element or an attribute.
+
+  >>> escape('<a & "b">')
+  '&lt;a &amp; &quot;b&quot;&gt;'
+  """
+  return html.escape(str(string), quote=True)
+
+
+def _cell(cell: tables.Cell) -> str:
+  details = "".join(
+    f'<small class="{name}">{escape(part)}</small>'
+    for name, part in (("spread", cell.spread), ("remark", cell.remark))
+    if part
+  )
+  return f"<td>{escape(cell.value)}{details}</td>"
+
+
+def _label(row: tables.Row) -> str:
+  if not row.metric.note:
+    return escape(row.label)
+  return (
+    f"<details><summary>{escape(row.label)}</summary>"
+    f"<p>{escape(row.metric.note)}</p></details>"
+  )
+
+
+def _table(comparison: Comparison) -> str:
+  count = len(comparison.arms)
+  roles = ["baseline", "method", *["control"] * (count - 2), "plain", "plain"]
+  head = tables.columns(comparison)
+  lines = ["<table>", '<thead><tr><th scope="col">metric</th>']
+  lines += [
+    f'<th scope="col" class="{role}">{escape(name)}</th>'
+    for role, name in zip(roles, head, strict=False)
+  ]
+  lines.append("</tr></thead>")
+  group = None
+  for row in tables.rows(comparison):
+    if row.metric.group != group:
+      lines.append("</tbody>" if group is not None else "")
+      group = row.metric.group
+      lines.append(
+        f'<tbody><tr class="group"><th scope="rowgroup" colspan="{len(head) + 1}">'
+        f"{escape(group)}</th></tr>"
+      )
+    cells = "".join(_cell(cell) for cell in row.cells)
+    lines.append(f'<tr><th scope="row">{_label(row)}</th>{cells}</tr>')
+  lines += ["</tbody>" if group is not None else "", "</table>"]
+  return "\n".join(line for line in lines if line)
+
+
+def _size(image: drawing.Image) -> str:
+  """Pixels of the page: fewer than the file's, so that fine screens show it sharp."""
+  width, height = (round(x * 100 / drawing.DPI) for x in image.size)
+  return f'width="{width}" height="{height}"'
+
+
+def _figure(picture: drawing.Picture) -> str:
+  wide, narrow = picture.wide, picture.narrow
+  return f"""<section>
+<h2>{escape(picture.title)}</h2>
+<figure>
+<a href="{escape(wide.file)}"><picture>
+<source media="(max-width: 40rem)" srcset="{escape(narrow.file)}" {_size(narrow)}>
+<img src="{escape(wide.file)}" {_size(wide)} alt="{escape(picture.description)}">
+</picture></a>
+<figcaption>{escape(picture.caption)}</figcaption>
+</figure>
+</section>"""
+
+
+def lead(comparison: Comparison) -> str:
+  """What is compared, in one line."""
+  controls = [arm.label for arm in comparison.arms[2:]]
+  beside = f"; for comparison: {', '.join(controls)}" if controls else ""
+  seeds = ", ".join(str(seed) for seed in comparison.seeds)
+  return (
+    f"{comparison.method.label} against {comparison.baseline.label}{beside}."
+    f" Seed{'s' if len(comparison.seeds) > 1 else ''}: {seeds}."
+  )
+
+
+def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> str:
+  """The page: inline style, no script, no request but for its own figures.
+
+  Args:
+    comparison: what was measured.
+    pictures: the figures, which lie beside the page.
+
+  Returns:
+    HTML text.
+  """
+  remarks = "".join(f"<li>{escape(remark)}</li>" for remark in comparison.remarks)
+  facts = "".join(
+    f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+    for name, value in comparison.facts
+  )
+  hint = any(metric.note for metric in comparison.metrics)
+  return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(comparison.title)}</title>
+<link rel="icon" href="data:,">
+<style>{CSS}</style>
+</head>
+<body>
+<header>
+<h1>{escape(comparison.title)}</h1>
+<p class="lead">{escape(lead(comparison))}</p>
+<p class="claim">{escape(statistics.claim(len(comparison.seeds)))}</p>
+</header>
+<main>
+<section>
+<h2>Results</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="Results">
+{_table(comparison)}
+</div>
+<p class="legend">{escape(tables.legend(comparison))}\
+{" A metric's name opens its definition." if hint else ""}</p>
+</section>
+{f"<section><h2>How far this goes</h2><ul>{remarks}</ul></section>" if remarks else ""}
+{"".join(_figure(picture) for picture in pictures)}
+{f"<section><h2>How it was made</h2><dl>{facts}</dl></section>" if facts else ""}
+</main>
+<footer>The same numbers as <a href="report.json">JSON</a> and as \
+<a href="report.md">Markdown</a>.</footer>
+</body>
+</html>
+"""
+
+
+def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> str:
+  """The report for a repository or a terminal.
+
+  Args:
+    comparison: what was measured.
+    pictures: the figures, which lie beside the file.
+
+  Returns:
+    Markdown text.
+  """
+  escaped = tables.escape_markdown
+  parts = [
+    f"# {escaped(comparison.title)}",
+    escaped(lead(comparison)),
+    escaped(statistics.claim(len(comparison.seeds))),
+    "## Results",
+    tables.markdown(comparison),
+    escaped(tables.legend(comparison)),
+  ]
+  notes = [
+    f"- {escaped(m.label)}: {escaped(m.note)}" for m in comparison.metrics if m.note
+  ]
+  if notes:
+    parts += ["### Definitions", "\n".join(notes)]
+  if comparison.remarks:
+    remarks = (f"- {escaped(remark)}" for remark in comparison.remarks)
+    parts += ["## How far this goes", "\n".join(remarks)]
+  for picture in pictures:
+    parts += [
+      f"## {escaped(picture.title)}",
+      f"![{escaped(picture.description)}]({picture.wide.file})",
+      escaped(picture.caption),
+    ]
+  if comparison.facts:
+    facts = (f"- {escaped(name)}: {escaped(value)}" for name, value in comparison.facts)
+    parts += ["## How it was made", "\n".join(facts)]
+  return "\n\n".join(parts) + "\n"

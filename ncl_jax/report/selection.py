@@ -1,0 +1,112 @@
+"""Which dimensions and images a figure shows: pure functions on the feature matrix."""
+
+import dataclasses
+
+import numpy as np
+import scipy.cluster.hierarchy
+import scipy.spatial.distance
+
+from ncl_jax import metrics
+
+THRESHOLD = 1e-5  # the released code's |f| of an active dimension
+
+
+def live_dimensions(f: np.ndarray) -> np.ndarray:
+  """Indices of the dimensions with `|f| > 1e-5` for at least one image, [live].
+
+  >>> live_dimensions(np.array([[0.0, 1.0], [0.0, -1.0]])).tolist()
+  [1]
+  """
+  return np.flatnonzero(metrics.live_dimensions(f, THRESHOLD))
+
+
+@dataclasses.dataclass(frozen=True)
+class TopImages:
+  """The images that activate some dimensions most.
+
+  Attributes:
+    dimensions: chosen dimensions, highest expected activation first, [R].
+    images: their images, highest activation first, -1 = none left, [R, C].
+    majority: most frequent class among a row's images, -1 where none is labelled, [R].
+    share: that class's share of the row's labelled images, NaN without one, [R].
+  """
+
+  dimensions: np.ndarray
+  images: np.ndarray
+  majority: np.ndarray
+  share: np.ndarray
+
+
+def top_images(
+  f: np.ndarray, labels: np.ndarray, rows: int = 8, columns: int = 8
+) -> TopImages:
+  """Picks the most active dimensions and, for each, its most activating images.
+
+  Only images with `f > 1e-5` in the dimension count: an image that does not activate a
+  dimension says nothing about it. Ties go to the lower index, of dimensions, images and
+  classes alike.
+
+  Args:
+    f: features after the map, rows of unit length, [N, D].
+    labels: classes, -1 = unlabelled, [N].
+    rows: dimensions at most, of the live ones those with the largest mean.
+    columns: images at most for each.
+
+  Returns:
+    The selection, R = min(rows, live dimensions) and C = min(columns, N).
+
+  >>> top_images(np.array([[0.6, 0.8], [0.0, 1.0]]), np.array([7, 7])).images.tolist()
+  [[1, 0], [0, -1]]
+  """
+  live = live_dimensions(f)
+  activation = np.asarray(metrics.expected_activation(f))[live]
+  chosen = live[np.argsort(-activation, kind="stable")[:rows]]
+  values = f[:, chosen].T
+  order = np.argsort(-values, axis=1, kind="stable")[:, :columns]
+  images = np.where(np.take_along_axis(values, order, axis=1) > THRESHOLD, order, -1)
+  majority = np.full(len(chosen), -1)
+  share = np.full(len(chosen), np.nan)
+  for row, shown in enumerate(images):
+    known = labels[shown[shown >= 0]]
+    known = known[known >= 0]
+    if known.size:
+      counts = np.bincount(known)
+      majority[row] = counts.argmax()
+      share[row] = counts.max() / known.size
+  return TopImages(chosen, images, majority, share)
+
+
+def correlation_order(
+  f: np.ndarray, labels: np.ndarray, correlation: np.ndarray, most: int = 256
+) -> tuple[np.ndarray, np.ndarray]:
+  """Order in which a heat map shows the live dimensions.
+
+  With labels: by dominant class (the class with the largest mean of f), within a class
+  by that mean. Without: leaves of an average-linkage tree on the distance `1 - |C|`.
+
+  Args:
+    f: features after the map, [N, D].
+    labels: classes, -1 = unlabelled, [N].
+    correlation: C of all dimensions, [D, D].
+    most: dimensions at most: of the live ones those with the largest mean of |f|.
+
+  Returns:
+    Dimensions in order [M] and the dominant class of each [M], -1 without labels.
+  """
+  live = live_dimensions(f)
+  activity = np.abs(f[:, live]).mean(axis=0)
+  chosen = np.sort(live[np.argsort(-activity, kind="stable")[:most]])
+  classes = np.unique(labels[labels >= 0])
+  if classes.size:
+    means = np.stack([f[labels == k][:, chosen].mean(axis=0) for k in classes])
+    dominant = classes[means.argmax(axis=0)]
+    order = np.lexsort((-means.max(axis=0), dominant))
+    return chosen[order], dominant[order]
+  if chosen.size > 2:
+    c = np.abs(correlation[np.ix_(chosen, chosen)])
+    distance = np.clip(1 - (c + c.T) / 2, 0, 1)
+    np.fill_diagonal(distance, 0)
+    condensed = scipy.spatial.distance.squareform(distance, checks=False)
+    tree = scipy.cluster.hierarchy.linkage(condensed, "average")
+    chosen = chosen[scipy.cluster.hierarchy.leaves_list(tree)]
+  return chosen, np.full(chosen.size, -1)

@@ -1,0 +1,118 @@
+"""Means over seeds and paired differences with t intervals: what may be claimed."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.stats
+
+SEEDS_FOR_A_CLAIM = 5  # at 3 seeds the t quantile is 4.3: nearly any interval holds 0
+LEVEL = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """Mean and sample standard deviation of the seeds that have a value."""
+
+  mean: float  # NaN without a value
+  deviation: float | None  # None with fewer than two
+  count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+  """Mean of the differences seed by seed, with its 95 % interval."""
+
+  mean: float  # NaN without a pair
+  interval: tuple[float, float] | None  # None with fewer than two pairs
+  pairs: int
+
+
+def summarize(values: Sequence[float]) -> Summary:
+  """Mean and standard deviation (n - 1) over the values that are numbers.
+
+  Args:
+    values: one value a seed; NaN is left out and not counted.
+
+  Returns:
+    The summary.
+
+  >>> summarize([1.0, 3.0, float("nan")])
+  Summary(mean=2.0, deviation=1.4142135623730951, count=2)
+  """
+  x = np.asarray(values, np.float64)
+  x = x[np.isfinite(x)]
+  if not x.size:
+    return Summary(math.nan, None, 0)
+  deviation = float(x.std(ddof=1)) if x.size > 1 else None
+  return Summary(float(x.mean()), deviation, int(x.size))
+
+
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+  """Difference of two arms paired by seed: `mean(d) +- t(n-1) * sd(d) / sqrt(n)`.
+
+  Args:
+    values: one value a seed.
+    baseline: the baseline's values, same seeds in the same order.
+
+  Returns:
+    Mean of `values - baseline` with its 95 % t interval; pairs with a NaN are left out.
+
+  >>> paired_difference([2.0, 4.0], [1.0, 1.0]).mean
+  2.0
+  """
+  d = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
+  d = d[np.isfinite(d)]
+  n = int(d.size)
+  if not n:
+    return Difference(math.nan, None, 0)
+  mean = float(d.mean())
+  if n == 1:
+    return Difference(mean, None, 1)
+  half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, n - 1) * d.std(ddof=1) / np.sqrt(n))
+  return Difference(mean, (mean - half, mean + half), n)
+
+
+def claim(seeds: int) -> str:
+  """What this number of seeds allows to be said, in one sentence.
+
+  >>> claim(1)
+  'One seed: no interval can be given, and nothing is claimed.'
+  """
+  if seeds == 1:
+    return "One seed: no interval can be given, and nothing is claimed."
+  if seeds < SEEDS_FOR_A_CLAIM:
+    return (
+      f"{seeds} seeds: fewer than {SEEDS_FOR_A_CLAIM}, so intervals are shown but"
+      " nothing is claimed."
+    )
+  return (
+    f"{seeds} seeds: a difference is claimed where its 95 % interval leaves out 0."
+    " Each interval stands for one metric, without correction for their number."
+  )
+
+
+def verdict(difference: Difference, better: str) -> str:
+  """What one difference shows: "", "undecided", "better", "worse", ...
+
+  Args:
+    difference: the paired difference.
+    better: "higher", "lower" or "" where neither is better.
+
+  Returns:
+    "" with fewer pairs than a claim needs; else "better" or "worse", or "higher" or
+    "lower" where neither is better, or "undecided".
+
+  >>> verdict(Difference(1.0, (0.5, 1.5), 5), better="lower")
+  'worse'
+  """
+  if difference.interval is None or difference.pairs < SEEDS_FOR_A_CLAIM:
+    return ""
+  low, high = difference.interval
+  if low <= 0 <= high:
+    return "undecided"
+  direction = "higher" if low > 0 else "lower"
+  if not better:
+    return direction
+  return "better" if direction == better else "worse"

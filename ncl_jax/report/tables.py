@@ -1,0 +1,206 @@
+"""The table of results: cells, and their plain-text and Markdown forms."""
+
+import dataclasses
+import math
+import re
+
+from ncl_jax.report import statistics
+from ncl_jax.report.comparison import Arm, Comparison, Metric
+
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+NONE = "–"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One cell: the number, its spread over seeds, and a remark."""
+
+  value: str
+  spread: str = ""
+  remark: str = ""
+
+  def __str__(self) -> str:
+    remark = f"({self.remark})" if self.remark else ""
+    return " ".join(part for part in (self.value, self.spread, remark) if part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One metric: its label and a cell for each column."""
+
+  metric: Metric
+  label: str
+  cells: tuple[Cell, ...]
+
+
+def decimals(metric: Metric, numbers: list[float], whole: bool = False) -> int:
+  """Decimals that give the largest number three significant digits, within 1 to 6.
+
+  Args:
+    metric: gives the unit.
+    numbers: what one row shows, in the metric's unit; NaN is passed over.
+    whole: every value is a whole number: then 0.
+
+  Returns:
+    Number of decimals, the same for the whole row.
+  """
+  if whole:
+    return 0
+  scale = 100 if metric.unit == "%" else 1
+  largest = max((abs(x) * scale for x in numbers if math.isfinite(x)), default=0)
+  return min(max(2 - math.floor(math.log10(largest)), 1), 6) if largest else 2
+
+
+def number(x: float, unit: str, digits: int, sign: bool = False) -> str:
+  """Writes one number of a metric; percentages times 100, NaN as a dash.
+
+  >>> number(0.9731, "%", 1), number(-0.0001, "", 2, sign=True), number(math.nan, "", 0)
+  ('97.3', '0.00', '–')
+  """
+  if not math.isfinite(x):
+    return NONE
+  text = f"{x * (100 if unit == '%' else 1):{'+' if sign else ''}.{digits}f}"
+  # Neither "-0.0" nor "+0.0": a difference that rounds to zero has no direction.
+  return text if float(text) else text.lstrip("+-")
+
+
+def _arm_cell(comparison: Comparison, metric: Metric, arm: Arm, digits: int) -> Cell:
+  values = arm.values.get(metric.key, ())
+  summary = statistics.summarize(values)
+  spread = ""
+  if summary.deviation is not None:
+    spread = f"± {number(summary.deviation, metric.unit, digits)}"
+  remarks = []
+  if 0 < summary.count < len(values):
+    remarks.append(f"{summary.count} of {len(values)} seeds")
+  published = comparison.expected.get(arm.key, {}).get(metric.key, math.nan)
+  if math.isfinite(published):
+    remarks.append(f"expected {number(published, metric.unit, digits)}")
+  return Cell(number(summary.mean, metric.unit, digits), spread, ", ".join(remarks))
+
+
+def difference(comparison: Comparison, metric: Metric) -> statistics.Difference:
+  """Paired difference of the method and the baseline in one metric."""
+  missing = (math.nan,) * len(comparison.seeds)
+  return statistics.paired_difference(
+    comparison.method.values.get(metric.key, missing),
+    comparison.baseline.values.get(metric.key, missing),
+  )
+
+
+def columns(comparison: Comparison) -> tuple[str, ...]:
+  """Headings of the columns after the first."""
+  arms = tuple(arm.label for arm in comparison.arms)
+  pair = f"{comparison.method.label} - {comparison.baseline.label}"
+  return (*arms, pair, *(("chance",) if comparison.chance else ()))
+
+
+def rows(comparison: Comparison) -> tuple[Row, ...]:
+  """The cells of the table: one row a metric, in the comparison's order."""
+  table = []
+  for metric in comparison.metrics:
+    values = [x for arm in comparison.arms for x in arm.values.get(metric.key, ())]
+    means = [
+      statistics.summarize(arm.values.get(metric.key, ())).mean
+      for arm in comparison.arms
+    ]
+    shown = [x for x in [*values, *means] if math.isfinite(x)]
+    whole = not metric.unit and all(float(x).is_integer() for x in shown)
+    digits = decimals(metric, means, whole)
+    cells = [_arm_cell(comparison, metric, arm, digits) for arm in comparison.arms]
+    pair = difference(comparison, metric)
+    interval = ""
+    if pair.interval is not None:
+      low, high = (number(x, metric.unit, digits, sign=True) for x in pair.interval)
+      interval = f"[{low}, {high}]"
+    mean = number(pair.mean, metric.unit, digits, sign=True)
+    cells.append(Cell(mean, interval, statistics.verdict(pair, metric.better)))
+    if comparison.chance:
+      chance = comparison.chance.get(metric.key, math.nan)
+      cells.append(Cell(number(chance, metric.unit, digits)))
+    unit = f", {metric.unit}" if metric.unit else ""
+    label = f"{metric.label}{unit}{ARROWS[metric.better]}"
+    table.append(Row(metric, label, tuple(cells)))
+  return tuple(table)
+
+
+def legend(comparison: Comparison) -> str:
+  """How to read the table, for the number of seeds at hand."""
+  parts = [
+    "↑ higher is better, ↓ lower is better; h: backbone features; f: projector output"
+    " after the map, of unit length."
+  ]
+  pair = columns(comparison)[len(comparison.arms)]
+  if len(comparison.seeds) > 1:
+    parts.append(
+      "± is the standard deviation over seeds; the column"
+      f" '{pair}' holds the mean of the differences seed by seed and its 95 % t"
+      " interval."
+    )
+  else:
+    parts.append(f"The column '{pair}' is a plain difference.")
+  if any(metric.unit == "%" for metric in comparison.metrics):
+    parts.append("Differences of percentages are in points.")
+  if comparison.chance:
+    parts.append("Chance is what guessing, or shuffled labels, would give.")
+  if any(comparison.expected.values()):
+    parts.append("Expected: the number of the paper or of an earlier run.")
+  return " ".join(parts)
+
+
+def text(comparison: Comparison) -> str:
+  """The table for a terminal: aligned columns, a heading for each group.
+
+  Args:
+    comparison: what to show.
+
+  Returns:
+    Lines joined by newlines, with what the number of seeds allows at the end.
+  """
+  body = rows(comparison)
+  lines: list[tuple[str, ...]] = [("", *columns(comparison))]
+  group = None
+  for row in body:
+    if row.metric.group != group:
+      group = row.metric.group
+      lines.append((group,))
+    lines.append(("  " + row.label, *(str(cell) for cell in row.cells)))
+  width = [
+    max((len(line[i]) for line in lines if len(line) > i), default=0)
+    for i in range(len(lines[0]))
+  ]
+  aligned = [
+    "  ".join(
+      cell.rjust(width[i]) if i else cell.ljust(width[i]) for i, cell in enumerate(line)
+    ).rstrip()
+    for line in lines
+  ]
+  return "\n".join([*aligned, "", statistics.claim(len(comparison.seeds))])
+
+
+def escape_markdown(string: str) -> str:
+  r"""Makes any text safe inside a line or a table cell of Markdown.
+
+  >>> escape_markdown("a|b *c* d_e <f>")
+  'a\\|b \\*c\\* d_e &lt;f>'
+  """
+  string = " ".join(string.split()).replace("&", "&amp;").replace("<", "&lt;")
+  # Underscores inside a word are plain text in every dialect; elsewhere they are not.
+  return re.sub(r"([\\`*\[\]|$~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", string)
+
+
+def markdown(comparison: Comparison) -> str:
+  """The table in Markdown, groups as bold rows."""
+  head = columns(comparison)
+  lines = [
+    "| | " + " | ".join(escape_markdown(name) for name in head) + " |",
+    "|---|" + "---:|" * len(head),
+  ]
+  group = None
+  for row in rows(comparison):
+    if row.metric.group != group:
+      group = row.metric.group
+      lines.append(f"| **{escape_markdown(group)}** |" + " |" * len(head))
+    cells = (row.label, *(str(cell) for cell in row.cells))
+    lines.append("| " + " | ".join(escape_markdown(cell) for cell in cells) + " |")
+  return "\n".join(lines)
