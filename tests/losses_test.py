@@ -102,17 +102,13 @@ def test_equals_optax():
   z = draw(n=16, d=8).astype(np.float32)
   with jax.numpy_rank_promotion("allow"):
     expected = optax.losses.ntxent(
-      jnp.asarray(as_blocks_of(z)), jnp.tile(jnp.arange(16), 2), temperature=0.3
+      jnp.asarray(as_blocks(z)), jnp.tile(jnp.arange(16), 2), temperature=0.3
     )
   np.testing.assert_allclose(jnp.mean(nt_xent(z, temperature=0.3)), expected, rtol=2e-6)
 
 
-def as_blocks_of(z):
-  return np.concatenate([z[:, 0], z[:, 1]])
-
-
 def test_gradient_is_that_of_the_value(x64):
-  check_grads(lambda z: nt_xent(z, temperature=0.5), (draw(3, 4),), order=2)
+  check_grads(lambda z: nt_xent(z, temperature=0.5), (draw(3, 4),), order=1)
 
 
 def test_one_example_has_no_negatives():
@@ -150,6 +146,9 @@ def test_traced_temperature(x64):
   z = draw()
   traced = jax.jit(lambda z, t: nt_xent(z, temperature=t))(z, 0.3)
   np.testing.assert_allclose(traced, loop(z, 0.3), rtol=1e-9)
+  constant = jnp.array(0.3)
+  inside = jax.jit(lambda z: nt_xent(z, temperature=constant))(z)
+  np.testing.assert_allclose(inside, loop(z, 0.3), rtol=1e-9)
 
 
 def test_bfloat16_features_are_raised_first():

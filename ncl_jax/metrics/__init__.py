@@ -1,0 +1,32 @@
+"""Statistics of a feature matrix: interpretability, retrieval, nearest neighbours."""
+
+from ncl_jax.metrics.consistency import class_consistency, consistency_chance, purity
+from ncl_jax.metrics.interpretability import (
+  correlation,
+  effective_rank,
+  expected_activation,
+  live_dimensions,
+  num_zero_rows,
+  orthogonality,
+  sparsity,
+  spectral_entropy,
+)
+from ncl_jax.metrics.knn import knn_predict, knn_scores
+from ncl_jax.metrics.retrieval import retrieval
+
+__all__ = [
+  "class_consistency",
+  "consistency_chance",
+  "correlation",
+  "effective_rank",
+  "expected_activation",
+  "knn_predict",
+  "knn_scores",
+  "live_dimensions",
+  "num_zero_rows",
+  "orthogonality",
+  "purity",
+  "retrieval",
+  "sparsity",
+  "spectral_entropy",
+]

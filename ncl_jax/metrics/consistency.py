@@ -1,0 +1,176 @@
+"""Class consistency: do the samples that activate a dimension share a class?
+
+`f` is [N, D]: features after the map; `where` [N]: the rows to count (True). Labels of
+-1 mean "unlabelled"; such rows are left out. All functions work under `jax.jit` with
+`num_classes`, `rule` and `budget` static.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.metrics.rows import counted
+
+Array = jax.typing.ArrayLike
+RULES = ("abs", "positive")
+
+
+def class_consistency(
+  f: Array,
+  labels: Array,
+  num_classes: int,
+  rule: str = "abs",
+  threshold: float = 1e-5,
+  *,
+  where: Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Share of the most frequent class among the samples that activate a dimension.
+
+  `rate_d = max_c #(n active in d, y_n = c) / #(n active in d)`. A dimension with few
+  active samples scores high by luck: read `rate` beside `active`, `purity` and
+  `consistency_chance`. Features without exact zeros are at chance under "abs".
+
+  Args:
+    f: [N, D] features.
+    labels: [N] int in -1..num_classes-1; rows with -1 are not counted.
+    num_classes: number of classes.
+    rule: what "active" means: "abs" is `|f| > threshold` (the released code),
+      "positive" is `f > 0` whatever the threshold (fits the paper's figures for CL).
+    threshold: see `rule`.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    `(rate [D], active [D])`: rate in 0..1, NaN in a dead dimension; active = number of
+    counted samples that activate the dimension, int32.
+
+  Raises:
+    InputError: wrong shape, number of classes, or rule.
+
+  >>> f = jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+  >>> rate, active = class_consistency(f, jnp.array([0, 1, 1, 1]), num_classes=2)
+  >>> rate.tolist(), active.tolist()
+  ([0.75, nan], [4, 0])
+  """
+  checks.choice("rule", rule, RULES)
+  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  on = (jnp.abs(f) > threshold if rule == "abs" else f > 0) & valid[:, None]
+  counts = _count(on, onehot)
+  active = jnp.sum(counts, axis=1)
+  # 0 / 0 is the NaN of a dead dimension.
+  return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
+
+
+def consistency_chance(
+  key: jax.Array,
+  f: Array,
+  labels: Array,
+  num_classes: int,
+  rule: str = "abs",
+  threshold: float = 1e-5,
+  *,
+  where: Array | None = None,
+) -> jax.Array:
+  """Mean class consistency after the labels are shuffled once: the chance level.
+
+  It lies above 1 / num_classes, the more so the fewer samples activate a dimension.
+
+  Args:
+    key: random key of the shuffle; average over several for a finer figure.
+    f: [N, D] features.
+    labels: [N] int; rows with -1 keep it.
+    num_classes: number of classes.
+    rule: as in `class_consistency`.
+    threshold: as in `class_consistency`.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    [] mean over the dimensions that are ever active; NaN if there is none.
+
+  Raises:
+    InputError: as `class_consistency`.
+
+  >>> y = jnp.arange(100) % 2
+  >>> float(consistency_chance(jax.random.key(0), jnp.ones((100, 3)), y, 2))
+  0.5
+  """
+  _, valid, _ = _labelled_rows(f, labels, num_classes, where)
+  # Both orders list the counted rows first, one in place, one at random; the rest of
+  # the rows are in place in both, so that only counted labels change places.
+  noise = jax.random.uniform(key, valid.shape)
+  places = jnp.argsort(~valid, stable=True)
+  sources = jnp.argsort(jnp.where(valid, noise, jnp.inf), stable=True)
+  labels = jnp.asarray(labels)
+  shuffled = labels.at[places].set(labels[sources])
+  rate, _ = class_consistency(f, shuffled, num_classes, rule, threshold, where=where)
+  return jnp.nanmean(rate)
+
+
+def purity(
+  f: Array,
+  labels: Array,
+  num_classes: int,
+  budget: float = 0.03,
+  *,
+  where: Array | None = None,
+) -> jax.Array:
+  """Class consistency at matched activity: each dimension is given the same budget.
+
+  A dimension's activated samples are its `m = ceil(budget N)` largest by value,
+  whatever their size, so that sparse and dense features are compared alike. Where the
+  m-th largest value is shared by more samples than there is room for (a rectified
+  dimension with fewer than m positive entries has a tail of zeros), each of those
+  counts by the same fraction: `purity_d = max_c E[count_c] / m`, the expectation being
+  over the order of the tied. That is never above the mean of the purities that
+  breaking the ties at random would give, and does not depend on the order of samples.
+
+  Args:
+    f: [N, D] features.
+    labels: [N] int in -1..num_classes-1; rows with -1 are not counted.
+    num_classes: number of classes.
+    budget: share of the counted samples, above 0 and at most 1.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    [D] in 0..1; NaN in a dimension that is constant over the counted samples.
+
+  Raises:
+    InputError: wrong shape, number of classes, or budget.
+
+  >>> f = jnp.array([[3.0, 0.0], [2.0, 0.0], [1.0, 5.0], [0.0, 0.0], [0.0, 0.0]])
+  >>> purity(f, jnp.array([0, 0, 1, 1, 1]), num_classes=2, budget=0.4).tolist()
+  [1.0, 0.75]
+  """
+  checks.positive("budget", budget)
+  if budget > 1:
+    raise InputError(f"budget = {budget!r}: it must be at most 1")
+  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  # A table on the host: 0.07 * 100 rounds to just above 7, and `ceil` would make it 8.
+  table = np.ceil(np.round(budget * np.arange(f.shape[0] + 1), 6)).astype(np.int32)
+  m = jnp.asarray(table)[jnp.sum(valid)]
+  low = jnp.where(valid[:, None], f, -jnp.inf)
+  largest, _ = jax.lax.top_k(low.T, int(table[-1]))
+  cut = largest[:, m - 1]
+  above = _count(low > cut[None], onehot)
+  tied = _count((low == cut[None]) & valid[:, None], onehot)
+  room = m - jnp.sum(above, axis=1, keepdims=True)
+  expected = above + tied * room / jnp.sum(tied, axis=1, keepdims=True)
+  constant = largest[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
+  return jnp.where(constant, jnp.nan, jnp.max(expected, axis=1) / m)
+
+
+def _labelled_rows(
+  f: Array, labels: Array, num_classes: int, where: Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """As `counted`, with labelled rows alone; and the labels as [N, K] ones and zeros."""
+  checks.whole("num_classes", num_classes, 1)
+  checks.features("f", f, labels, num_classes)
+  f, valid = counted(f, where)
+  labels = jnp.asarray(labels)
+  return f, valid & (labels >= 0), jax.nn.one_hot(labels, num_classes, dtype=f.dtype)
+
+
+def _count(on: jax.Array, onehot: jax.Array) -> jax.Array:
+  """[D, K] number of samples of each class among the marked, as one product."""
+  return jnp.matmul(on.T.astype(onehot.dtype), onehot, precision="highest")

@@ -1,0 +1,229 @@
+"""Weighted nearest-neighbour classification: a probe without training."""
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax import checks
+from ncl_jax.metrics.rows import map_rows, starts
+from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
+
+Array = jax.typing.ArrayLike
+DISTANCES = ("cosine", "euclidean")
+
+
+def knn_predict(
+  train_f: Array,
+  train_labels: Array,
+  f: Array,
+  num_classes: int,
+  k: int = 20,
+  temperature: Array = 0.07,
+  distance: str = "cosine",
+  *,
+  block_size: int = 2048,
+) -> jax.Array:
+  """Predicts the class with the largest vote of the k nearest training rows.
+
+  The votes are those of `knn_scores`, scaled so that no temperature overflows.
+
+  Args:
+    train_f: [M, D] the bank; rows are normalised here if `distance` is "cosine".
+    train_labels: [M] int; rows with -1 are not searched.
+    f: [N, D] queries.
+    num_classes: number of classes.
+    k: number of neighbours, at most M.
+    temperature: above 0; of "cosine" alone.
+    distance: "cosine" or "euclidean".
+    block_size: side of the tiles of queries by bank rows held at a time.
+
+  Returns:
+    [N] int32 labels, the smallest of equals; -1 if no bank row is labelled.
+
+  Raises:
+    InputError: wrong shape, number, or distance.
+
+  Source: Wu et al. 2018 (arXiv:1805.01978), Section 3.4, and the released code.
+
+  >>> bank = jnp.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+  >>> knn_predict(bank, jnp.array([0, 0, 1]), jnp.array([[0.1, 2.0]]), 2, k=1).tolist()
+  [1]
+  """
+  arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
+  _check(*arguments, block_size)
+  votes = _votes(*arguments, block_size, relative=True)
+  best = jnp.argmax(votes, axis=1).astype(jnp.int32)
+  return jnp.where(jnp.max(votes, axis=1) > 0, best, -1)
+
+
+def knn_scores(
+  train_f: Array,
+  train_labels: Array,
+  f: Array,
+  num_classes: int,
+  k: int = 20,
+  temperature: Array = 0.07,
+  distance: str = "cosine",
+  *,
+  block_size: int = 2048,
+) -> jax.Array:
+  """Votes of the k nearest training rows for each class.
+
+  `score_c = sum over the k nearest with label c of w`, with `w = exp(cosine /
+  temperature)` or `w = 1 / (euclidean distance + 1e-5)`. Where rows at equal distance
+  compete for the last places (one-hot or all-zero features do), each votes with the
+  same fraction of them: the mean over all orders, so the order of the bank changes
+  nothing.
+
+  Euclidean distances come from a matrix product: below 1e-3 of the rows' length they
+  are rounding in float32.
+
+  Args:
+    train_f: as in `knn_predict`.
+    train_labels: as in `knn_predict`.
+    f: as in `knn_predict`.
+    num_classes: as in `knn_predict`.
+    k: as in `knn_predict`.
+    temperature: as in `knn_predict`; below 0.0113, `exp` overflows float32.
+    distance: as in `knn_predict`.
+    block_size: as in `knn_predict`.
+
+  Returns:
+    [N, K] scores, at least 0, not normalised.
+
+  Raises:
+    InputError: as `knn_predict`.
+
+  Source: as `knn_predict`.
+
+  >>> bank = jnp.array([[3.0, 4.0], [0.0, 0.0]])
+  >>> knn_scores(bank, jnp.array([1, 0]), jnp.array([[0.0, 0.0]]), 2, k=2,
+  ...            distance="euclidean").round(1).tolist()
+  [[100000.0, 0.20000000298023224]]
+  """
+  arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
+  _check(*arguments, block_size)
+  return _votes(*arguments, block_size)
+
+
+def _check(train_f, train_labels, f, num_classes, k, temperature, distance, block_size):
+  checks.choice("distance", distance, DISTANCES)
+  checks.whole("num_classes", num_classes, 1)
+  checks.features("train_f", train_f, train_labels, num_classes)
+  checks.features("f", f)
+  checks.same_width("f", f, "train_f", train_f)
+  checks.whole("k", k, 1, jnp.shape(train_f)[0])
+  checks.positive("temperature", temperature)
+  checks.whole("block_size", block_size, 1)
+
+
+@jax.jit(static_argnames=("num_classes", "k", "distance", "block_size", "relative"))
+def _votes(
+  train_f,
+  train_labels,
+  f,
+  num_classes,
+  k,
+  temperature,
+  distance,
+  block_size,
+  relative=False,
+):
+  """[N, K] votes; `relative` = as multiples of the nearest neighbour's, for cosine."""
+  n, m = f.shape[0], train_f.shape[0]
+  dtype = jnp.promote_types(jnp.float32, jnp.result_type(train_f, f))
+  prepare = l2_normalize if distance == "cosine" else at_least_float32
+  bank = prepare(train_f).astype(dtype)
+  rows, columns = min(block_size, n), min(block_size, m)
+  tiles = jnp.asarray(starts(m, columns))
+  unseen = jnp.arange(len(tiles)) * columns  # first row not in an earlier tile
+
+  def block(start):
+    query = prepare(jax.lax.dynamic_slice_in_dim(f, start, rows)).astype(dtype)
+
+    def step(best, tile):
+      first, fresh = tile
+      part = jax.lax.dynamic_slice_in_dim(bank, first, columns)
+      labels = jax.lax.dynamic_slice_in_dim(train_labels, first, columns)
+      near = _nearness(query, part, distance)
+      searched = (labels >= 0) & (first + jnp.arange(columns) >= fresh)
+      return _merge(best, jnp.where(searched[None], near, -jnp.inf), labels), None
+
+    nothing = (
+      jnp.full((rows, k), -jnp.inf, dtype),
+      jnp.full((rows, k), -1, train_labels.dtype),
+      jnp.zeros((rows, num_classes), dtype),
+    )
+    best, _ = jax.lax.scan(step, nothing, (tiles, unseen))
+    return _count(best, temperature, distance, relative)
+
+  return map_rows(block, n, rows)
+
+
+def _nearness(query, part, distance):
+  """[B, T] similarity, or minus the squared distance: larger is nearer."""
+  product = jnp.matmul(query, part.T, precision="highest")
+  if distance == "cosine":
+    return product
+  squares = jnp.sum(query**2, axis=1)[:, None] + jnp.sum(part**2, axis=1)[None]
+  return jnp.minimum(2 * product - squares, 0)
+
+
+def _merge(best, near, labels):
+  """Updates the k best with one tile.
+
+  `best` holds values and labels of the k nearest so far, and for each class the number
+  of rows as near as the k-th that found no place.
+  """
+  top, top_labels, crowded = best
+  k, num_classes = top.shape[1], crowded.shape[1]
+  values = jnp.concatenate([top, near], axis=1)
+  pool = jnp.concatenate(
+    [top_labels, jnp.broadcast_to(labels[None], near.shape)], axis=1
+  )
+  new, index = jax.lax.top_k(values, k)
+  new_labels = jnp.take_along_axis(pool, index, axis=1)
+  cut = new[:, -1:]
+
+  def left_out():
+    tile_classes = jax.nn.one_hot(labels, num_classes, dtype=near.dtype)
+    in_tile = jnp.matmul((near == cut).astype(near.dtype), tile_classes)
+    was = _classes(top_labels, (top == cut).astype(near.dtype), num_classes)
+    now = _classes(new_labels, (new == cut).astype(near.dtype), num_classes)
+    return in_tile + was - now
+
+  # Ties at the last place are rare in dense features: only then count their classes.
+  excess = jnp.sum(values == cut, axis=1) > jnp.sum(new == cut, axis=1)
+  any_excess = jnp.any(excess & (cut[:, 0] > -jnp.inf))
+  more = jax.lax.cond(any_excess, left_out, lambda: jnp.zeros_like(crowded))
+  return new, new_labels, jnp.where(top[:, -1:] == cut, crowded, 0) + more
+
+
+def _count(best, temperature, distance, relative):
+  """[B, K] votes of the k nearest; those tied at the last place share their places."""
+  top, labels, crowded = best
+  found = top > -jnp.inf
+  if distance == "euclidean":
+    weight = 1 / (jnp.sqrt(-top) + 1e-5)
+  else:
+    shift = jnp.where(found[:, :1], top[:, :1], 0) if relative else 0
+    weight = jnp.exp((top - shift) / temperature)
+  last = found & (top == top[:, -1:])
+  num_classes = crowded.shape[1]
+  rivals = _classes(labels, last.astype(top.dtype), num_classes)
+  rivals = rivals + jnp.where(last[:, -1:], crowded, 0)
+  places = jnp.sum(last, axis=1, keepdims=True) * weight[:, -1:]
+  shared = safe_divide(places * rivals, jnp.sum(rivals, axis=1, keepdims=True))
+  return _classes(labels, jnp.where(last, 0, weight), num_classes) + shared
+
+
+def _classes(labels, weight, num_classes):
+  """[B, K] sum of the weights [B, k] of each class in a row."""
+  classes = jnp.arange(num_classes)[None]
+
+  # One neighbour after the other: [B, k, K] would be gigabytes for many classes.
+  def add(votes, neighbour):
+    label, w = neighbour
+    return votes + jnp.where(label[:, None] == classes, w[:, None], 0), None
+
+  votes = jnp.zeros((labels.shape[0], num_classes), weight.dtype)
+  return jax.lax.scan(add, votes, (labels.T, weight.T))[0]

@@ -1,0 +1,76 @@
+"""Rows of a feature matrix: which ones count, and walks over them in blocks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ncl_jax import checks
+from ncl_jax.numerics import at_least_float32
+
+
+def counted(
+  f: jax.typing.ArrayLike, where: jax.typing.ArrayLike | None
+) -> tuple[jax.Array, jax.Array]:
+  """Sets the rows that do not count to 0.
+
+  Args:
+    f: [N, D] features.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    `(f [N, D], where [N])`: in at least float32; as bool.
+
+  Raises:
+    InputError: wrong shape.
+  """
+  checks.features("f", f)
+  f = at_least_float32(f)
+  if where is None:
+    return f, jnp.ones(f.shape[0], bool)
+  checks.mask(where, f.shape[0])
+  where = jnp.asarray(where, bool)
+  # A selection, not a product: padding may hold NaN.
+  return jnp.where(where[:, None], f, 0), where
+
+
+def starts(n: int, size: int) -> np.ndarray:
+  """First rows of blocks of equal size that cover `n` rows; the last may overlap.
+
+  Args:
+    n: number of rows.
+    size: rows in a block, at most `n`.
+
+  Returns:
+    [ceil(n / size)] int32.
+
+  >>> starts(10, 4).tolist()
+  [0, 4, 6]
+  """
+  return np.minimum(np.arange(0, n, size), n - size).astype(np.int32)
+
+
+def map_rows(function: Callable[[jax.Array], Any], n: int, size: int) -> Any:
+  """Runs `function` block after block and joins the results.
+
+  Args:
+    function: first row of a block -> tree of arrays [size, ..], one entry a row.
+    n: number of rows.
+    size: rows in a block, at most `n`.
+
+  Returns:
+    Tree of arrays [n, ..].
+
+  >>> map_rows(lambda start: start + jnp.arange(4), 10, 4).tolist()
+  [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+  """
+  first = starts(n, size)
+  fresh = n - size * (len(first) - 1)  # rows of the last block not seen before
+
+  def join(x):
+    full = x[:-1].reshape(n - fresh, *x.shape[2:])
+    return jnp.concatenate([full, x[-1, size - fresh :]])
+
+  return jax.tree.map(join, jax.lax.map(function, jnp.asarray(first)))

@@ -1,0 +1,142 @@
+"""The maps from a projector's output to non-negative features, and how to apply one.
+
+Contrastive learning is the map `identity`; its non-negative version is any map in
+`NON_NEGATIVE`, put at the very end, before normalisation and loss (Wang et al. 2024,
+arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they are here for
+the comparison of maps.
+"""
+
+import difflib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.errors import InputError
+
+Map = Callable[[jax.typing.ArrayLike], jax.Array]
+
+
+def identity(z: jax.typing.ArrayLike) -> jax.Array:
+  """Returns `z`: plain contrastive learning."""
+  return jnp.asarray(z)
+
+
+def relu(z: jax.typing.ArrayLike) -> jax.Array:
+  """`max(z, 0)`; derivative 0 at 0."""
+  return jax.nn.relu(z)
+
+
+def gelu(z: jax.typing.ArrayLike) -> jax.Array:
+  """`z Phi(z)`, Phi the normal distribution function: the exact form, not tanh's."""
+  return jax.nn.gelu(jnp.asarray(z), approximate=False)
+
+
+@jax.custom_jvp
+def rep_relu(z: jax.typing.ArrayLike) -> jax.Array:
+  """ReLU with the derivative of GELU: dead dimensions still learn.
+
+  Value `max(z, 0)`, derivative `Phi(z) + z phi(z)`, where Phi and phi are the normal
+  distribution function and its density.
+
+  Args:
+    z: [.., D] projector outputs, any float type.
+
+  Returns:
+    [.., D] non-negative features of the same type; exact zeros where `z <= 0`.
+
+  Source: the map of the released code for CIFAR (Wang et al. 2024, arXiv:2403.12459).
+
+  >>> rep_relu(jnp.array([-1.0, 0.0, 2.0])).tolist()
+  [0.0, 0.0, 2.0]
+  >>> float(jax.grad(rep_relu)(0.0))
+  0.5
+  """
+  return jax.nn.relu(z)
+
+
+@rep_relu.defjvp
+def _rep_relu_jvp(primals, tangents):
+  _, tangent = jax.jvp(gelu, primals, tangents)
+  return rep_relu(*primals), tangent
+
+
+def sigmoid(z: jax.typing.ArrayLike) -> jax.Array:
+  """`1 / (1 + exp(-z))`: in (0, 1), never exactly sparse."""
+  return jax.nn.sigmoid(z)
+
+
+def softplus(z: jax.typing.ArrayLike) -> jax.Array:
+  """`log(1 + exp(z))`: a smooth ReLU, never exactly sparse."""
+  return jax.nn.softplus(z)
+
+
+def exp(z: jax.typing.ArrayLike) -> jax.Array:
+  """`exp(z)`: infinite in float32 above 88."""
+  return jnp.exp(z)
+
+
+def leaky_relu(z: jax.typing.ArrayLike) -> jax.Array:
+  """`z` if `z > 0`, else `0.01 z`; derivative 0.01 at 0."""
+  # `jax.nn.leaky_relu` has derivative 1 at 0, the released code 0.01.
+  z = jnp.asarray(z)
+  return jnp.where(z > 0, z, 0.01 * z)
+
+
+_MAPS: dict[str, Map] = {
+  "identity": identity,
+  "relu": relu,
+  "rep_relu": rep_relu,
+  "gelu": gelu,
+  "sigmoid": sigmoid,
+  "softplus": softplus,
+  "exp": exp,
+  "leaky_relu": leaky_relu,
+}
+
+NAMES = frozenset(_MAPS)
+NON_NEGATIVE = frozenset({"relu", "rep_relu", "sigmoid", "softplus", "exp"})
+SPARSE = frozenset({"relu", "rep_relu"})  # those with exact zeros
+
+
+def get(name: str) -> Map:
+  """Returns the map called `name`.
+
+  Args:
+    name: one of `NAMES`.
+
+  Returns:
+    A function [.., D] -> [.., D].
+
+  Raises:
+    InputError: unknown name.
+
+  >>> get("relu")(jnp.array([-1.0, 2.0])).tolist()
+  [0.0, 2.0]
+  """
+  if name in NAMES:
+    return _MAPS[name]
+  near = difflib.get_close_matches(str(name), sorted(NAMES), n=1)
+  hint = f"; did you mean {near[0]!r}?" if near else ""
+  raise InputError(
+    f"Unknown map {name!r}: it must be one of {', '.join(sorted(NAMES))}{hint}"
+  )
+
+
+def apply_map(z: jax.typing.ArrayLike, name: str) -> jax.Array:
+  """Applies the map called `name`: the one way from `z` to features in this project.
+
+  Args:
+    z: [.., D] projector outputs.
+    name: one of `NAMES`.
+
+  Returns:
+    [.., D] features, not normalised.
+
+  Raises:
+    InputError: unknown name.
+
+  >>> apply_map(jnp.array([-1.0, 2.0]), "rep_relu").tolist()
+  [0.0, 2.0]
+  """
+  return get(name)(z)
