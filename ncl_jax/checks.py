@@ -1,5 +1,6 @@
 """Arguments of numeric functions, checked before anything is compiled."""
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,11 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> None:
     InputError: another value.
   """
   if value not in allowed:
-    raise InputError(f"{name} = {value!r}: it must be one of {', '.join(allowed)}")
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise InputError(
+      f"{name} = {value!r}: it must be one of {', '.join(allowed)}{hint}"
+    )
 
 
 def features(

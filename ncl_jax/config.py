@@ -13,16 +13,21 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, models, nonneg
+from ncl_jax import augment, checks, models, nonneg
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
-BACKBONES = ("resnet10", "resnet18", "resnet50")
-STEMS = ("cifar", "imagenet")
-OPTIMIZERS = ("lars", "sgd", "adamw")
-DTYPES = ("float32", "bfloat16")
-BATCH_NORMS = ("per_view", "joint")
 METHODS = ("cl", "ncl")
+CHOICES = {
+  "method": METHODS,
+  "loss.map": sorted(nonneg.NAMES),
+  "model.backbone": ("resnet10", "resnet18", "resnet50"),
+  "model.stem": models.STEMS,
+  "model.batch_norm": ("per_view", "joint"),
+  "model.dtype": ("float32", "bfloat16", "float64"),  # the last needs JAX_ENABLE_X64
+  "optimizer.name": ("lars", "sgd", "adamw"),
+  "data.on_bad_image": ("stop", "skip"),
+}
 
 # May differ when a run goes on: they change what is written or where, not what.
 FREE_ON_RESUME = (
@@ -123,27 +128,15 @@ def set_method(config: ConfigDict, argument: str) -> None:
     InputError: for any other argument.
   """
   method, *rest = argument.split(",")
-  one_of("method", method, METHODS)
+  checks.choice("method", method, METHODS)
   if len(rest) > 1 or (method == "cl" and rest):
     raise InputError(f"config argument {argument!r}: allowed are cl, ncl and ncl,MAP")
   config.method = method
   if method == "cl":
     config.loss.map = "identity"
   elif rest:
-    config.loss.map = one_of("map", rest[0], sorted(nonneg.NAMES))
-
-
-def one_of(what: str, value: str, allowed: Any) -> str:
-  """`value` if it is allowed.
-
-  Raises:
-    InputError: naming the value, the nearest allowed one, and all of them.
-  """
-  if value not in allowed:
-    near = difflib.get_close_matches(str(value), list(allowed), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"{what} is {value!r}{hint} Allowed: {', '.join(allowed)}".strip())
-  return value
+    checks.choice("map", rest[0], sorted(nonneg.NAMES))
+    config.loss.map = rest[0]
 
 
 def validate(config: ConfigDict) -> None:
@@ -152,14 +145,8 @@ def validate(config: ConfigDict) -> None:
   Raises:
     InputError: naming the field, its value and what is allowed.
   """
-  one_of("loss.map", config.loss.map, sorted(nonneg.NAMES))
-  one_of("method", config.method, METHODS)
-  one_of("model.backbone", config.model.backbone, BACKBONES)
-  one_of("model.stem", config.model.stem, STEMS)
-  one_of("model.batch_norm", config.model.batch_norm, BATCH_NORMS)
-  one_of("model.dtype", config.model.dtype, DTYPES)
-  one_of("optimizer.name", config.optimizer.name, OPTIMIZERS)
-  one_of("data.on_bad_image", config.data.on_bad_image, ("stop", "skip"))
+  for key, allowed in CHOICES.items():
+    checks.choice(key, _get(config, key), allowed)
   if not config.data.source:
     raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
   for key in (
@@ -167,6 +154,9 @@ def validate(config: ConfigDict) -> None:
     "model.width",
     "model.projector_hidden",
     "model.projector_out",
+    "optimizer.learning_rate",
+    "optimizer.probe_learning_rate",
+    "optimizer.trust_coefficient",
     "train.log_every_steps",
     "train.checkpoint_every_epochs",
     "train.keep_checkpoints",
@@ -182,11 +172,8 @@ def validate(config: ConfigDict) -> None:
     "data.image_size",
     "data.train_examples",
     "augment.size",
-    "optimizer.learning_rate",
-    "optimizer.probe_learning_rate",
     "optimizer.momentum",
     "optimizer.weight_decay",
-    "optimizer.trust_coefficient",
     "optimizer.warmup_epochs",
     "optimizer.warmup_start",
     "train.batch_size",
@@ -243,6 +230,11 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     raise InputError(
       f"train.batch_size is {config.train.batch_size}: the training set of "
       f"{source.name} has only {examples} images"
+    )
+  if config.optimizer.warmup_epochs > config.train.epochs:
+    raise InputError(
+      f"optimizer.warmup_epochs is {config.optimizer.warmup_epochs}: the warm-up "
+      f"cannot be longer than the training, train.epochs = {config.train.epochs}"
     )
   _check_augment(config)
   return config.lock()

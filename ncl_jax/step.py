@@ -134,12 +134,12 @@ def make_update(
     learning_rate: from `make_optimizer`, for the log.
 
   Returns:
-    `update(state, views, labels) -> (state, metrics)` with views [N, V, h, w, C] and
-    labels [N]; metrics are scalars. A pure function of global arrays.
+    `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] and
+    labels [N]; metrics are scalars, z [N, V, D] is what the loss saw, after the map. A
+    pure function of global arrays.
   """
   model = config_lib.model(config)
   map_name, temperature = config.loss.map, config.loss.temperature
-  threshold, log_every = config.eval.threshold, config.train.log_every_steps
   bn_views = VIEWS if config.model.batch_norm == "per_view" else 1
 
   def loss_fn(params, batch_stats, views, labels):
@@ -151,8 +151,8 @@ def make_update(
       views=bn_views,
       mutable=["batch_stats"],
     )
-    z = nonneg.apply_map(z, map_name)
-    loss = losses.nt_xent(z.reshape(n, VIEWS, -1), temperature=temperature).mean()
+    z = nonneg.apply_map(z, map_name).reshape(n, VIEWS, -1)
+    loss = losses.nt_xent(z, temperature=temperature).mean()
     values = {"loss": loss}
     if num_classes:
       # Detached: the probe watches the features and never shapes them.
@@ -169,63 +169,22 @@ def make_update(
       loss = loss + values["probe_loss"]
     return loss, (mutated["batch_stats"], z, values)
 
-  def statistics(z, labels):
-    return batch_statistics(
-      losses.l2_normalize(z), jnp.repeat(labels, VIEWS), num_classes, threshold
-    )
-
   def update(state, views, labels):
     gradients, (batch_stats, z, values) = jax.grad(loss_fn, has_aux=True)(
       state.params, state.batch_stats, views, labels
     )
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     values["learning_rate"] = learning_rate(state.step)
-    values["gradient_norm"] = optax.global_norm(gradients)
-    # Only where they are written: an eigenvalue problem a step would be felt.
-    shapes = jax.eval_shape(statistics, z, labels)
-    values |= jax.lax.cond(
-      (state.step + 1) % log_every == 0,
-      statistics,
-      lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
-      z,
-      labels,
-    )
+    values["gradient_norm"] = optax.tree.norm(gradients)
     state = TrainState(
       step=state.step + 1,
       params=optax.apply_updates(state.params, updates),
       batch_stats=batch_stats,
       opt_state=opt_state,
     )
-    return state, values
+    return state, values, z
 
   return update
-
-
-def batch_statistics(
-  f: jax.Array, labels: jax.Array, num_classes: int, threshold: float
-) -> dict[str, jax.Array]:
-  """What the features of a batch look like (paper section 4 of the metrics).
-
-  Args:
-    f: [B, D] features after the map, rows of unit length.
-    labels: [B]; -1 where unknown.
-    num_classes: K; 0 leaves out what needs labels.
-    threshold: |f| below it counts as zero.
-
-  Returns:
-    Scalars: share of zeros, dimensions with any activity, rows that are all zero,
-    effective rank, and the mean class consistency of the live dimensions.
-  """
-  values = {
-    "sparsity": metrics.sparsity(f, threshold),
-    "live_dimensions": metrics.live_dimensions(f, threshold).sum(),
-    "zero_rows": metrics.num_zero_rows(f),
-    "effective_rank": metrics.effective_rank(f),
-  }
-  if num_classes:
-    rate, _ = metrics.class_consistency(f, labels, num_classes, threshold=threshold)
-    values["class_consistency"] = jnp.nanmean(rate)
-  return values
 
 
 def make_step(
@@ -245,8 +204,9 @@ def make_step(
     learning_rate: from `make_optimizer`.
 
   Returns:
-    `step(state, batch) -> (state, metrics)`; batch = {"image": uint8 [N, H, W, C],
-    "label": int32 [N]}, split over the mesh; the state is replicated and donated.
+    `step(state, batch) -> (state, metrics, z)`; batch = {"image": uint8 [N, H, W, C],
+    "label": int32 [N]}, split over the mesh like z [N, V, D]; the state is replicated
+    and donated.
   """
   update = make_update(config, source.num_classes, optimizer, learning_rate)
   views_config = config_lib.augmentation(config)
@@ -261,6 +221,39 @@ def make_step(
   return jax.jit(
     step,
     in_shardings=(whole, split),
-    out_shardings=(whole, whole),
+    out_shardings=(whole, whole, split),
     donate_argnums=0,
   )
+
+
+@jax.jit(static_argnums=(2, 3))
+def batch_statistics(
+  z: jax.Array, labels: jax.Array, num_classes: int, threshold: float
+) -> dict[str, jax.Array]:
+  """What the features of a batch look like; the released code logs the same.
+
+  A program of its own, run where its result is written: the decomposition behind the
+  effective rank would be felt in every step.
+
+  Args:
+    z: [N, V, D] projector outputs after the map, as the step returns them.
+    labels: [N]; -1 where unknown.
+    num_classes: K; 0 leaves out what needs labels.
+    threshold: |f| below it counts as zero.
+
+  Returns:
+    Scalars: share of zeros, dimensions with any activity, rows that are all zero,
+    effective rank, and the mean class consistency of the live dimensions.
+  """
+  f = losses.l2_normalize(z).reshape(-1, z.shape[-1])
+  labels = jnp.repeat(labels, z.shape[1])
+  values = {
+    "sparsity": metrics.sparsity(f, threshold),
+    "live_dimensions": metrics.live_dimensions(f, threshold).sum(),
+    "zero_rows": metrics.num_zero_rows(f),
+    "effective_rank": metrics.effective_rank(f),
+  }
+  if num_classes:
+    rate, _ = metrics.class_consistency(f, labels, num_classes, threshold=threshold)
+    values["class_consistency"] = jnp.nanmean(rate)
+  return values

@@ -15,7 +15,13 @@ from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
-from ncl_jax.step import TrainState, init_state, make_optimizer, make_step
+from ncl_jax.step import (
+  TrainState,
+  batch_statistics,
+  init_state,
+  make_optimizer,
+  make_step,
+)
 
 
 def train(
@@ -75,7 +81,11 @@ def train(
         batch = sharding_lib.to_global(
           mesh, {"image": batch["image"], "label": batch["label"]}
         )
-        state, values = step(state, batch)
+        state, values, z = step(state, batch)
+        if done % config.train.log_every_steps == 0:
+          values |= batch_statistics(
+            z, batch["label"], source.num_classes, config.eval.threshold
+          )
         # The values of the step before are fetched now, so the device never waits.
         recorder.add(done, values)
         if done % save_every == 0 or done == total:

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
 from ncl_jax import checkpoint
 from ncl_jax.errors import InputError
 

@@ -6,6 +6,7 @@ import pathlib
 import types
 
 import pytest
+
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 
@@ -40,7 +41,7 @@ def test_every_config_is_valid_and_survives_json(name, argument):
   again = config_lib.from_json(text)
   assert config_lib.to_json(again) == text
   assert not config_lib.differences(config, again)
-  # A tuple that came back as a list would make the jitted functions' settings unhashable.
+  # A list would make the settings of the jitted functions unhashable.
   assert isinstance(again.augment.crop_scale, tuple)
 
 
@@ -52,7 +53,10 @@ def test_the_paper_recipe():
   assert (config.optimizer.learning_rate, config.train.epochs) == (0.4, 200)
   imagenet = get("imagenet100")
   assert (imagenet.loss.map, imagenet.optimizer.learning_rate) == ("relu", 0.3)
-  assert (imagenet.model.projector_hidden, imagenet.model.projector_out) == (16384, 2048)
+  assert (imagenet.model.projector_hidden, imagenet.model.projector_out) == (
+    16384,
+    2048,
+  )
 
 
 def test_cl_and_ncl_differ_by_the_map_alone():
@@ -82,7 +86,8 @@ def test_wrong_method(argument, says):
     ("loss.temperature", -1.0, "greater than 0"),
     ("loss.temperature", float("nan"), "greater than 0"),
     ("optimizer.name", "lasr", "did you mean 'lars'"),
-    ("optimizer.learning_rate", -0.1, "negative"),
+    ("optimizer.learning_rate", 0.0, "greater than 0"),
+    ("optimizer.weight_decay", -0.1, "negative"),
     ("model.backbone", "resnet8", "resnet18"),
     ("model.width", 0, "greater than 0"),
     ("train.batch_size", 1, "nothing is negative"),
@@ -124,6 +129,9 @@ def test_resolve_refuses_what_cannot_fit():
   config = get("digits")
   with pytest.raises(InputError, match="128.*only 100 images"):
     config_lib.resolve(config, source(examples=100, shape=(16, 16, 1)))
+  config.train.epochs = 3
+  with pytest.raises(InputError, match="warmup_epochs is 4.*epochs = 3"):
+    config_lib.resolve(config, source(examples=1000, shape=(16, 16, 1)))
   config = get("cifar10")
   with pytest.raises(InputError, match="3 values.*1 channels"):
     config_lib.resolve(config, source(examples=1000, shape=(16, 16, 1)))

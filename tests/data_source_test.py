@@ -74,6 +74,17 @@ def test_source_describes_itself(source):
   assert source.steps_per_epoch(101) == 1
 
 
+def test_channel_statistics_are_those_of_all_train_pixels():
+  images = np.random.default_rng(0).integers(0, 256, (300, 4, 5, 3)).astype(np.uint8)
+  images[..., 2] = 7  # a constant channel must not divide by zero
+  labels = np.zeros(300, np.int32)
+  source = Source("x", {"train": Split(Lazy(images), labels)}, ("a",))
+  mean, std = source.channel_statistics()
+  pixels = images.reshape(-1, 3) / 255
+  np.testing.assert_allclose(mean, pixels.mean(0), rtol=1e-12)
+  np.testing.assert_allclose(std, [*pixels.std(0)[:2], 1.0], rtol=1e-10)
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 101])
 def test_epochs_are_permutations_that_differ(source, batch_size):
   steps = N // batch_size

@@ -6,6 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+
 from ncl_jax import sharding
 from ncl_jax.errors import InputError
 

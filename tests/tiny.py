@@ -1,6 +1,7 @@
 """A data set and a config small enough to train in a test."""
 
 import numpy as np
+
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 

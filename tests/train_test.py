@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+
 from ncl_jax import checkpoint, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib

@@ -6,6 +6,7 @@ import logging as python_logging
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from ncl_jax import writer
 
 

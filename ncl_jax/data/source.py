@@ -17,6 +17,9 @@ UNLABELLED = -1
 # Sets up to this decoded size are held in memory; larger ones are decoded by batch.
 IN_MEMORY_BYTES = 2 << 30
 
+# As many images as give channel statistics to four digits.
+STATISTICS_IMAGES = 10_000
+
 Batch = dict[str, np.ndarray]
 
 
@@ -105,6 +108,29 @@ class Source:
         f" the split {split!r} of {self.name}"
       )
     return examples // batch_size
+
+  def channel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over the train images, in [0, 1].
+
+    Over all pixels at once, as the published statistics of CIFAR and ImageNet are; of
+    more than `STATISTICS_IMAGES` images, that many at equal distances count.
+
+    Returns:
+      (mean, std), C numbers each; a constant channel has std 1, so that it can divide.
+    """
+    images = self.splits["train"].images
+    count = min(len(images), STATISTICS_IMAGES)
+    rows = np.linspace(0, len(images) - 1, count).round().astype(np.int64)
+    total = square = np.zeros(self.image_shape[-1])
+    pixels = 0
+    for part in np.array_split(rows, -(-count // 256)):
+      values = images[part].reshape(-1, self.image_shape[-1]) / 255
+      total = total + values.sum(0)
+      square = square + (values**2).sum(0)
+      pixels += len(values)
+    mean = total / pixels
+    std = np.sqrt(np.maximum(square / pixels - mean**2, 0))
+    return tuple(mean.tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
 
   def train_batches(
     self,
