@@ -1,6 +1,6 @@
 """Statistics of a feature matrix: interpretability, retrieval, nearest neighbours."""
 
-from ncl_jax.metrics.consistency import class_consistency, consistency_chance, purity
+from ncl_jax.metrics.consistency import class_consistency, purity
 from ncl_jax.metrics.interpretability import (
   correlation,
   effective_rank,
@@ -16,7 +16,6 @@ from ncl_jax.metrics.retrieval import retrieval
 
 __all__ = [
   "class_consistency",
-  "consistency_chance",
   "correlation",
   "effective_rank",
   "expected_activation",

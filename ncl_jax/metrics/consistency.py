@@ -29,8 +29,9 @@ def class_consistency(
   """Share of the most frequent class among the samples that activate a dimension.
 
   `rate_d = max_c #(n active in d, y_n = c) / #(n active in d)`. A dimension with few
-  active samples scores high by luck: read `rate` beside `active`, `purity` and
-  `consistency_chance`. Features without exact zeros are at chance under "abs".
+  active samples scores high by luck: read `rate` beside `active`, `purity`, and the
+  same figures after the labels are shuffled. Features without exact zeros are at chance
+  under "abs".
 
   Args:
     f: [N, D] features.
@@ -60,51 +61,6 @@ def class_consistency(
   active = jnp.sum(counts, axis=1)
   # 0 / 0 is the NaN of a dead dimension.
   return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
-
-
-def consistency_chance(
-  key: jax.Array,
-  f: Array,
-  labels: Array,
-  num_classes: int,
-  rule: str = "abs",
-  threshold: float = 1e-5,
-  *,
-  where: Array | None = None,
-) -> jax.Array:
-  """Mean class consistency after the labels are shuffled once: the chance level.
-
-  It lies above 1 / num_classes, the more so the fewer samples activate a dimension.
-
-  Args:
-    key: random key of the shuffle; average over several for a finer figure.
-    f: [N, D] features.
-    labels: [N] int; rows with -1 keep it.
-    num_classes: number of classes.
-    rule: as in `class_consistency`.
-    threshold: as in `class_consistency`.
-    where: [N] rows to count; None = all.
-
-  Returns:
-    [] mean over the dimensions that are ever active; NaN if there is none.
-
-  Raises:
-    InputError: as `class_consistency`.
-
-  >>> y = jnp.arange(100) % 2
-  >>> float(consistency_chance(jax.random.key(0), jnp.ones((100, 3)), y, 2))
-  0.5
-  """
-  _, valid, _ = _labelled_rows(f, labels, num_classes, where)
-  # Both orders list the counted rows first, one in place, one at random; the rest of
-  # the rows are in place in both, so that only counted labels change places.
-  noise = jax.random.uniform(key, valid.shape)
-  places = jnp.argsort(~valid, stable=True)
-  sources = jnp.argsort(jnp.where(valid, noise, jnp.inf), stable=True)
-  labels = jnp.asarray(labels)
-  shuffled = labels.at[places].set(labels[sources])
-  rate, _ = class_consistency(f, shuffled, num_classes, rule, threshold, where=where)
-  return jnp.nanmean(rate)
 
 
 def purity(

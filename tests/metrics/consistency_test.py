@@ -183,27 +183,6 @@ def test_nothing_to_count():
     assert jnp.all(jnp.isnan(result))
 
 
-class TestChance:
-  def test_dense_features_have_the_share_of_the_largest_class(self):
-    labels = np.array([0] * 30 + [1] * 10 + [-1] * 20)
-    f = np.ones((60, 3), np.float32)
-    chance = metrics.consistency_chance(jax.random.key(0), f, labels, 2)
-    np.testing.assert_allclose(chance, 0.75, rtol=1e-6)
-
-  def test_is_the_mean_over_shuffles(self):
-    """Two of three samples are active and of class 0: one shuffle in three gives 1."""
-    f = jnp.array([[1.0], [1.0], [0.0], [1.0], [1.0]])
-    labels = jnp.array([0, 1, 0, -1, 1])
-    where = jnp.array([True, True, True, True, False])
-    keys = jax.random.split(jax.random.key(0), 600)
-    chance = jax.jit(
-      jax.vmap(lambda key: metrics.consistency_chance(key, f, labels, 2, where=where))
-    )
-    draws = chance(keys)
-    assert set(np.unique(draws).tolist()) == {0.5, 1.0}
-    np.testing.assert_allclose(jnp.mean(draws == 1), 1 / 3, atol=0.08)  # 4 sigma
-
-
 @pytest.mark.parametrize(
   "change, message",
   [

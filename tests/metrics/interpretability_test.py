@@ -1,0 +1,196 @@
+"""Statistics without labels against the released code, numpy and closed forms."""
+
+import golden_numbers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ncl_jax import metrics
+from ncl_jax.errors import InputError
+
+GOLDEN = golden_numbers.load("metrics")
+VARIANTS = ["nonneg", "signed"]
+STATISTICS = [
+  metrics.sparsity,
+  metrics.live_dimensions,
+  metrics.num_zero_rows,
+  metrics.correlation,
+  metrics.orthogonality,
+  metrics.spectral_entropy,
+  metrics.effective_rank,
+  metrics.expected_activation,
+]
+
+
+@pytest.fixture(params=["float32", "float64"])
+def precision(request):
+  """(dtype, relative tolerance) of a run in float32 and in float64."""
+  with jax.enable_x64(request.param == "float64"):
+    yield request.param, 1e-5 if request.param == "float64" else 2e-5
+
+
+def draw(n=40, d=6, seed=0):
+  """Rectified features with an empty row and a dead dimension."""
+  f = np.maximum(np.random.default_rng(seed).normal(size=(n, d)), 0)
+  f[3] = 0
+  f[:, 2] = 0
+  return f.astype(np.float32)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_golden_training_log(variant, precision):
+  dtype, rtol = precision
+  golden = {
+    key.split("__")[-1]: value
+    for key, value in GOLDEN.items()
+    if key.startswith(f"{variant}__trainlog__")
+  }
+  f = jnp.asarray(golden["input_normalized"], dtype)
+  np.testing.assert_allclose(
+    metrics.sparsity(f), golden["sparse_vals_ratio"], rtol=rtol
+  )
+  np.testing.assert_allclose(
+    metrics.orthogonality(f), golden["orthogonality"], rtol=rtol
+  )
+  np.testing.assert_allclose(
+    metrics.spectral_entropy(f), golden["effective_rank"], rtol=rtol
+  )
+  live = metrics.live_dimensions(f, threshold=0)
+  assert jnp.sum(live) == golden["num_active_dim"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_golden_on_raw_features(variant, precision):
+  dtype, rtol = precision
+  f = jnp.asarray(GOLDEN[f"features_{variant}"], dtype)
+  dead = ~metrics.live_dimensions(f)
+  assert jnp.sum(dead) == GOLDEN[f"{variant}__metric_py__dead_dim_sum"]
+  # This script of the released code calls entries below 1e-2 zero.
+  np.testing.assert_allclose(
+    100 * metrics.sparsity(f, threshold=1e-2),
+    GOLDEN[f"{variant}__main_eval__sparsity_mean"],
+    rtol=rtol,
+  )
+  kept = GOLDEN[f"{variant}__main_eval__orthogonality_dims_kept"]
+  np.testing.assert_allclose(
+    metrics.correlation(f)[kept][:, kept],
+    GOLDEN[f"{variant}__main_eval__orthogonality_corr"],
+    rtol=rtol,
+    atol=rtol,
+  )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rectified", [True, False])
+def test_golden_expected_activation(variant, rectified, precision):
+  dtype, rtol = precision
+  f = jnp.asarray(GOLDEN[f"features_{variant}"], dtype)
+  key = f"{variant}__ea_{'relu' if rectified else 'signed'}"
+  value = metrics.expected_activation(jnp.maximum(f, 0) if rectified else f)
+  np.testing.assert_allclose(value, GOLDEN[f"{key}__value"], rtol=rtol, atol=1e-12)
+  order = GOLDEN[f"{key}__order"]
+  alive = GOLDEN[f"{key}__value"][order] != 0
+  np.testing.assert_array_equal(
+    np.argsort(-value, stable=True)[:24][alive], order[alive]
+  )
+
+
+def test_one_hot_features():
+  """Four dimensions of six, each with two samples: everything is known."""
+  f = jnp.eye(6)[jnp.array([0, 1, 2, 3, 0, 1, 2, 3])]
+  np.testing.assert_allclose(metrics.sparsity(f), 5 / 6, rtol=1e-6)
+  assert metrics.live_dimensions(f).tolist() == [True] * 4 + [False] * 2
+  assert metrics.num_zero_rows(f) == 0
+  np.testing.assert_allclose(
+    metrics.correlation(f), np.diag([1, 1, 1, 1, 0, 0]), atol=1e-6
+  )
+  np.testing.assert_allclose(metrics.orthogonality(f), 0, atol=1e-6)
+  np.testing.assert_allclose(metrics.spectral_entropy(f), np.log(4), rtol=1e-5)
+  np.testing.assert_allclose(metrics.effective_rank(f), 4, rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics.expected_activation(f), [0.25] * 4 + [0] * 2, rtol=1e-6
+  )
+
+
+def test_constant_features():
+  f = jnp.full((5, 3), 2.0)
+  np.testing.assert_allclose(metrics.correlation(f), np.ones((3, 3)), rtol=1e-6)
+  np.testing.assert_allclose(metrics.orthogonality(f), 6 / 9, rtol=1e-6)
+  np.testing.assert_allclose(metrics.effective_rank(f), 1, rtol=1e-4)
+  np.testing.assert_allclose(metrics.expected_activation(f), 3**-0.5, rtol=1e-6)
+
+
+def test_all_zero_features():
+  f = jnp.zeros((5, 3))
+  assert metrics.sparsity(f) == 1
+  assert metrics.num_zero_rows(f) == 5
+  assert not jnp.any(metrics.live_dimensions(f))
+  assert jnp.all(metrics.correlation(f) == 0)
+  assert jnp.all(metrics.expected_activation(f) == 0)
+  for undefined in (metrics.orthogonality, metrics.effective_rank):
+    assert jnp.isnan(undefined(f))
+
+
+@pytest.mark.parametrize("shape", [(50, 8), (8, 50), (8, 8)])
+def test_spectral_entropy_is_that_of_the_singular_values(shape):
+  f = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+  s = np.linalg.svd(f.astype(np.float64), compute_uv=False)
+  p = s / s.sum()
+  np.testing.assert_allclose(
+    metrics.spectral_entropy(f), -np.sum(p * np.log(p)), rtol=2e-5
+  )
+
+
+def test_spectral_entropy_of_collapsed_features():
+  """A spectrum that falls over five decades keeps its tail in float32."""
+  rng = np.random.default_rng(0)
+  n, d = 100, 30
+  q, _ = np.linalg.qr(rng.normal(size=(n, d)))
+  r, _ = np.linalg.qr(rng.normal(size=(d, d)))
+  s = 10.0 ** -np.linspace(0, 5, d)
+  p = s / s.sum()
+  f = (q * s @ r).astype(np.float32)
+  np.testing.assert_allclose(
+    metrics.spectral_entropy(f), -np.sum(p * np.log(p)), rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_mask_equals_subset_and_jit_equals_no_jit(statistic):
+  f = draw()
+  where = np.arange(len(f)) % 3 > 0
+  padded = np.where(where[:, None], f, np.nan)
+  expected = statistic(f[where])
+  for masked in (
+    statistic(padded, where=where),
+    jax.jit(lambda f, where: statistic(f, where=where))(padded, where),
+  ):
+    np.testing.assert_allclose(masked, expected, rtol=1e-5, atol=1e-6)
+  moved = statistic(np.random.default_rng(1).permutation(f))
+  np.testing.assert_allclose(moved, statistic(f), rtol=1e-5, atol=1e-6)
+
+
+def test_counts_of_a_rectified_batch():
+  f = draw()
+  assert metrics.num_zero_rows(f) == np.sum(~f.any(axis=1))
+  assert metrics.live_dimensions(f).tolist() == f.any(axis=0).tolist()
+  np.testing.assert_allclose(metrics.sparsity(f), np.mean(f == 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_bfloat16_is_raised_first(statistic):
+  f = jnp.asarray(draw(), jnp.bfloat16)
+  np.testing.assert_array_equal(statistic(f), statistic(f.astype(jnp.float32)))
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (0, 3)])
+def test_refuses_a_shape(statistic, shape):
+  with pytest.raises(InputError, match="must be \\[N, D\\]"):
+    statistic(jnp.ones(shape))
+
+
+def test_refuses_a_mask_of_another_length():
+  with pytest.raises(InputError, match="where has shape \\[3\\]"):
+    metrics.sparsity(jnp.ones((4, 2)), where=jnp.ones(3, bool))
