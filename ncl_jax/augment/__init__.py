@@ -1,0 +1,34 @@
+"""Random views and the test view of uint8 images, made on the device."""
+
+from ncl_jax.augment.blur import gaussian_blur
+from ncl_jax.augment.colour import (
+  brightness,
+  color_jitter,
+  contrast,
+  grayscale,
+  hue,
+  normalize,
+  saturation,
+  solarize,
+)
+from ncl_jax.augment.config import AugmentConfig
+from ncl_jax.augment.geometry import horizontal_flip, random_boxes, resized_crop
+from ncl_jax.augment.views import eval_view, two_views
+
+__all__ = [
+  "AugmentConfig",
+  "brightness",
+  "color_jitter",
+  "contrast",
+  "eval_view",
+  "gaussian_blur",
+  "grayscale",
+  "horizontal_flip",
+  "hue",
+  "normalize",
+  "random_boxes",
+  "resized_crop",
+  "saturation",
+  "solarize",
+  "two_views",
+]

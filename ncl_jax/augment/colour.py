@@ -1,0 +1,236 @@
+"""Operations on the values of pixels, each image with its own strength."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.numerics import at_least_float32
+
+# torchvision's weights of R, G and B in the luminance (ITU-R BT.601, cut short).
+_LUMINANCE = (0.2989, 0.587, 0.114)
+
+
+def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
+  """Scales all pixels: `clip(factor x, 0, 1)`.
+
+  Args:
+    images: [N, H, W, C] in [0, 1].
+    factor: [N], at least 0; 1 changes nothing.
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> brightness(jnp.full((1, 1, 1, 1), 0.25), jnp.array([2.0])).item()
+  0.5
+  """
+  return _blend(images, 0.0, factor)
+
+
+def contrast(images: jax.Array, factor: jax.Array) -> jax.Array:
+  """Moves pixels away from the mean: `clip(factor x + (1 - factor) m, 0, 1)`.
+
+  `m` is the mean luminance of the image.
+
+  Args:
+    images: [N, H, W, C] in [0, 1].
+    factor: [N], at least 0; 1 changes nothing.
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> images = jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)
+  >>> contrast(images, jnp.array([0.5])).ravel().tolist()
+  [0.375, 0.625]
+  """
+  return _blend(images, _mean_luminance(images), factor)
+
+
+def saturation(images: jax.Array, factor: jax.Array) -> jax.Array:
+  """Moves colours away from grey: `clip(factor x + (1 - factor) luminance(x), 0, 1)`.
+
+  Args:
+    images: [N, H, W, C] in [0, 1]; nothing happens if C is 1.
+    factor: [N], at least 0; 1 changes nothing.
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> images = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
+  >>> saturation(images, jnp.array([0.0])).ravel().round(3).tolist()
+  [0.5870000123977661, 0.5870000123977661, 0.5870000123977661]
+  """
+  if images.shape[-1] == 1:
+    return images
+  return _blend(images, _luminance(images), factor)
+
+
+def hue(images: jax.Array, shift: jax.Array) -> jax.Array:
+  """Turns the colour circle: HSV hue + shift, value and saturation kept.
+
+  With V the largest channel, c = largest - smallest and h the hue in sixths of a turn:
+  `channel = V - c clip(min(k, 4 - k), 0, 1)`, `k = (n + h + 6 shift) mod 6`, where n is
+  5, 3, 1 for R, G, B.
+
+  Args:
+    images: [N, H, W, C] in [0, 1]; nothing happens if C is 1.
+    shift: [N], in turns.
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> red = jnp.array([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
+  >>> hue(red, jnp.array([0.5])).ravel().tolist()
+  [0.0, 1.0, 1.0]
+  """
+  if images.shape[-1] == 1:
+    return images
+  red, green, blue = images[..., 0:1], images[..., 1:2], images[..., 2:3]
+  value = jnp.maximum(jnp.maximum(red, green), blue)
+  chroma = value - jnp.minimum(jnp.minimum(red, green), blue)
+  is_red, is_green = value == red, value == green
+  difference = jnp.where(
+    is_red, green - blue, jnp.where(is_green, blue - red, red - green)
+  )
+  sector = jnp.where(is_red, 0, jnp.where(is_green, 2, 4)).astype(images.dtype)
+  # Grey pixels: the difference is 0 and so is the chroma, hence any hue will do.
+  sixths = difference / jnp.where(chroma == 0, 1, chroma) + sector
+  n = jnp.array([5, 3, 1], images.dtype)[None, None, None, :]
+  k = n + (sixths + 6 * _per_image(shift, images))
+  k = k - 6 * jnp.floor(k / 6)
+  return value - chroma * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
+
+
+def color_jitter(
+  images: jax.Array, order: jax.Array, amounts: dict[str, jax.Array]
+) -> jax.Array:
+  """Applies several of the above, each image in its own order.
+
+  Args:
+    images: [N, H, W, C] in [0, 1].
+    order: int [N, K]: image n first gets operation `order[n, 0]` of `amounts`, then
+      `order[n, 1]`, and so on; an entry of -1 changes nothing.
+    amounts: K arrays [N]: the factors of "brightness", "contrast" and "saturation" and
+      the shift of "hue", or some of them.
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> x = jnp.full((1, 1, 1, 1), 0.75)
+  >>> half = jnp.array([0.5])
+  >>> amounts = {"brightness": 4 * half, "contrast": half}
+  >>> color_jitter(x, jnp.array([[0, 1]]), amounts).item()
+  1.0
+  """
+  references = {
+    "brightness": lambda x: jnp.zeros((1, 1, 1, 1), x.dtype),
+    "contrast": _mean_luminance,
+    "saturation": _luminance,
+  }
+
+  def turn(x: jax.Array, operation: jax.Array) -> tuple[jax.Array, None]:
+    # The blends are one formula, so their choice is a choice of factor and reference.
+    factor: jax.Array = jnp.ones(operation.shape, x.dtype)
+    reference: jax.Array = jnp.zeros((1, 1, 1, 1), x.dtype)
+    for i, (name, amount) in enumerate(amounts.items()):
+      if name != "hue":
+        mine = operation == i
+        factor = jnp.where(mine, amount, factor)
+        reference = jnp.where(_per_image(mine, x), references[name](x), reference)
+    blended = _blend(x, reference, factor)
+    if "hue" not in amounts:
+      return blended, None
+    # From x, not from `blended`: XLA would compute a chain anew for each of its uses.
+    is_hue = _per_image(operation == list(amounts).index("hue"), x)
+    return jnp.where(is_hue, hue(x, amounts["hue"]), blended), None
+
+  # A loop, since unrolled turns fuse into code that is 20 times slower on CPU.
+  return jax.lax.scan(turn, images, order.T)[0]
+
+
+def grayscale(images: jax.Array) -> jax.Array:
+  """Every channel becomes the luminance, `0.2989 R + 0.587 G + 0.114 B`.
+
+  Args:
+    images: [N, H, W, C]; nothing happens if C is 1.
+
+  Returns:
+    [N, H, W, C].
+
+  >>> green = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
+  >>> grayscale(green).ravel().round(3).tolist()
+  [0.5870000123977661, 0.5870000123977661, 0.5870000123977661]
+  """
+  return jnp.broadcast_to(_luminance(images), images.shape)
+
+
+def solarize(images: jax.Array) -> jax.Array:
+  """Inverts bright pixels: `1 - x` where `x >= 1/2`.
+
+  Args:
+    images: [N, H, W, C] in [0, 1].
+
+  Returns:
+    [N, H, W, C] in [0, 1].
+
+  >>> solarize(jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)).ravel().tolist()
+  [0.25, 0.25]
+  """
+  return jnp.where(images >= 0.5, 1 - images, images)
+
+
+def normalize(
+  images: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]
+) -> jax.Array:
+  """`(x - mean) / std`, channel by channel.
+
+  Args:
+    images: [N, H, W, C].
+    mean: C numbers.
+    std: C numbers, above 0.
+
+  Returns:
+    [N, H, W, C], float32 or float64.
+
+  >>> normalize(jnp.full((1, 1, 1, 1), 0.75), (0.5,), (0.25,)).item()
+  1.0
+  """
+  images = at_least_float32(images)
+  means = jnp.array(mean, images.dtype)[None, None, None, :]
+  return (images - means) / jnp.array(std, images.dtype)[None, None, None, :]
+
+
+def _per_image(values: jax.Array, images: jax.Array) -> jax.Array:
+  """[N] -> [N, 1, 1, 1], numbers in the dtype of the images."""
+  values = jnp.asarray(values)
+  if values.dtype != bool:
+    values = values.astype(images.dtype)
+  return values[:, None, None, None]
+
+
+def _blend(
+  images: jax.Array, reference: jax.Array | float, factor: jax.Array
+) -> jax.Array:
+  """`clip(factor x + (1 - factor) reference, 0, 1)`; exactly x at factor 1."""
+  factor = _per_image(factor, images)
+  return jnp.clip(factor * images + (1 - factor) * reference, 0, 1)
+
+
+def _luminance(images: jax.Array) -> jax.Array:
+  """[N, H, W, C] -> [N, H, W, 1]."""
+  if images.shape[-1] == 1:
+    return images
+  red, green, blue = (images[..., c : c + 1] for c in range(3))
+  return _LUMINANCE[0] * red + _LUMINANCE[1] * green + _LUMINANCE[2] * blue
+
+
+def _mean_luminance(images: jax.Array) -> jax.Array:
+  """[N, H, W, C] in [0, 1] -> [N, 1, 1, 1]."""
+  # As a sum of integers, which has no rounding: XLA orders a sum of floats by the size
+  # of the batch, and the views would depend on the number of devices.
+  integer, bits = (jnp.int64, 62) if images.dtype == jnp.float64 else (jnp.int32, 30)
+  pixels = images.shape[1] * images.shape[2]
+  scale = 2.0 ** (bits - math.ceil(math.log2(pixels)))
+  levels = jnp.round(scale * _luminance(images)[..., 0]).astype(integer)
+  mean = jnp.sum(levels, axis=(1, 2)).astype(images.dtype) / (scale * pixels)
+  return mean[:, None, None, None]

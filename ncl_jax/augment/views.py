@@ -1,0 +1,165 @@
+"""From a batch of uint8 images to the views that the network sees."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.augment.blur import gaussian_blur
+from ncl_jax.augment.colour import color_jitter, grayscale, normalize, solarize
+from ncl_jax.augment.config import AugmentConfig
+from ncl_jax.augment.geometry import (
+  BOX_DRAWS,
+  apply_separable,
+  crop_matrices,
+  random_boxes,
+)
+from ncl_jax.errors import InputError
+
+_VIEWS = 2
+
+
+def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.Array:
+  """Makes two random views of each image.
+
+  Crop, colour jitter in random order, greyscale, blur, solarize, flip, normalise; each
+  view with its own draws. Every draw depends on the key and on the example's position
+  in the batch alone, so the views are the same for any number of devices.
+
+  Args:
+    key: random key.
+    images: uint8 [N, H, W, C], C as many as `config.mean` has.
+    config: the recipe; static under `jax.jit`.
+
+  Returns:
+    float32 [N, 2, size, size, C], normalised.
+
+  Raises:
+    InputError: another dtype, rank or number of channels.
+
+  Reference: Wang et al. 2024 (arXiv:2403.12459), training settings of the released
+  code; Chen et al. 2020 (arXiv:2002.05709), Appendix A.
+
+  >>> config = AugmentConfig(size=4, mean=(0.5,), std=(0.25,), jitter=0, blur=0)
+  >>> make = jax.jit(two_views, static_argnames="config")
+  >>> make(jax.random.key(0), jnp.zeros((3, 8, 8, 1), jnp.uint8), config=config).shape
+  (3, 2, 4, 4, 1)
+  """
+  n, height, width, channels = _check(images, config)
+  u = _draws(key, n)
+  boxes = random_boxes(
+    u["crop"], height, width, scale=config.crop_scale, ratio=config.crop_ratio
+  )
+  rows, columns = crop_matrices(boxes, height, width, config.size, jnp.dtype("float32"))
+  if config.flip:
+    # The flip commutes with all that follows, and costs nothing here.
+    flipped = u["flip"][..., None] < config.flip
+    columns = jnp.where(flipped, columns[:, :, ::-1, :], columns)
+  x = jnp.clip(apply_separable(_to_unit(images), rows, columns), 0, 1)
+
+  # From here on each view is an image of its own, row n * V + v.
+  x = x.reshape(n * _VIEWS, config.size, config.size, channels)
+  u = {step: value.reshape(n * _VIEWS, -1) for step, value in u.items()}
+  if config.jitter:
+    x = _random_jitter(u["jitter"], x, config)
+  if config.grayscale and channels == 3:
+    chosen = u["grayscale"][:, :, None, None] < config.grayscale
+    x = jnp.where(chosen, grayscale(x), x)
+  if config.blur:
+    chosen, amount = u["blur"][:, 0] < config.blur, u["blur"][:, 1]
+    low, high = config.blur_radius
+    x = gaussian_blur(x, jnp.where(chosen, low + (high - low) * amount, 0))
+  if config.solarize:
+    chosen = u["solarize"][:, :, None, None] < config.solarize
+    x = jnp.where(chosen, solarize(x), x)
+  x = normalize(x, config.mean, config.std)
+  return x.reshape(n, _VIEWS, *x.shape[1:])
+
+
+def eval_view(images: jax.Array, config: AugmentConfig) -> jax.Array:
+  """Makes the one view of each image that tests use.
+
+  The central square that covers `config.eval_crop` of the shorter side, resized
+  (bicubic, antialiased) if its side is not `config.size` already, normalised.
+
+  Args:
+    images: uint8 [N, H, W, C], C as many as `config.mean` has.
+    config: the recipe; static under `jax.jit`.
+
+  Returns:
+    float32 [N, size, size, C], normalised.
+
+  Raises:
+    InputError: another dtype, rank or number of channels.
+
+  >>> config = AugmentConfig(size=2, mean=(0.0,), std=(1.0,), eval_crop=0.5)
+  >>> image = 255 * jnp.eye(4, dtype=jnp.uint8).reshape(1, 4, 4, 1)
+  >>> eval_view(image, config)[0, :, :, 0].tolist()
+  [[1.0, 0.0], [0.0, 1.0]]
+  """
+  _, height, width, _ = _check(images, config)
+  side = max(1, round(config.eval_crop * min(height, width)))
+  top, left = (height - side) // 2, (width - side) // 2
+  x = _to_unit(images[:, top : top + side, left : left + side, :])
+  if side != config.size:
+    whole = jnp.array([[0, 0, side, side]])
+    rows, columns = crop_matrices(whole, side, side, config.size, x.dtype)
+    # One pair of matrices for all images, not a copy for each.
+    resize = jax.vmap(apply_separable, in_axes=(0, None, None))
+    x = jnp.clip(resize(x[:, None], rows[None], columns[None])[:, 0, 0], 0, 1)
+  return normalize(x, config.mean, config.std)
+
+
+_JITTERS = ("brightness", "contrast", "saturation", "hue")
+# Uniform numbers that a view takes, step by step; the same whatever the recipe leaves
+# out, so that leaving out one step changes no other's.
+_DRAWS = {
+  "crop": BOX_DRAWS,
+  "flip": 1,
+  "jitter": 1 + 2 * len(_JITTERS),  # Whether; how much; the sort keys of the order.
+  "grayscale": 1,
+  "blur": 2,
+  "solarize": 1,
+}
+
+
+def _draws(key: jax.Array, n: int) -> dict[str, jax.Array]:
+  """Uniform numbers for n examples: float32 [n, V, how many] for each step."""
+  # One call: each takes XLA:CPU a second to compile.
+  shape = (n, _VIEWS, sum(_DRAWS.values()))
+  u = jax.random.uniform(key, shape, jnp.float32)
+  ends = list(itertools.accumulate(_DRAWS.values()))
+  return dict(zip(_DRAWS, jnp.split(u, ends[:-1], axis=-1), strict=True))
+
+
+def _random_jitter(u: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Array:
+  """Colour jitter of x [B, S, S, C] by the uniform numbers u [B, 9]."""
+  amounts, places = {}, []
+  for i, name in enumerate(_JITTERS):
+    strength = getattr(config, name)
+    if strength and (x.shape[-1] == 3 or name in ("brightness", "contrast")):
+      high = strength if name == "hue" else 1 + strength
+      low = -strength if name == "hue" else max(0.0, 1 - strength)
+      amounts[name] = low + (high - low) * u[:, 1 + i]
+      places.append(u[:, 1 + len(_JITTERS) + i])
+  if not amounts:
+    return x
+  order = jnp.argsort(jnp.stack(places, axis=-1), axis=-1)
+  return color_jitter(x, jnp.where(u[:, :1] < config.jitter, order, -1), amounts)
+
+
+def _to_unit(images: jax.Array) -> jax.Array:
+  # Not `/ 255`: XLA makes that a product, but only under jit.
+  return images.astype(jnp.float32) * (1 / 255)
+
+
+def _check(images: jax.Array, config: AugmentConfig) -> tuple[int, int, int, int]:
+  """The shape of the images, or an InputError."""
+  channels = len(config.mean)
+  if images.dtype != jnp.uint8 or images.ndim != 4 or images.shape[-1] != channels:
+    raise InputError(
+      f"images are {images.dtype} {list(images.shape)}; allowed: uint8 "
+      f"[N, H, W, {channels}], as many channels as augmentation mean = {config.mean}"
+    )
+  n, height, width, _ = images.shape
+  return n, height, width, channels

@@ -1,0 +1,195 @@
+"""PyTorch state dicts to variables and back, by name."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from ncl_jax.errors import InputError
+
+# Blocks in each stage, and whether they are bottlenecks.
+_NETWORKS = {
+  "ResNet-10": ((1, 1, 1, 1), False),
+  "ResNet-18": ((2, 2, 2, 2), False),
+  "ResNet-50": ((3, 4, 6, 3), True),
+}
+# Torch's tensors in each kind of layer -> collection and leaf here.
+_LEAVES = {
+  "conv": {"weight": "params/{}/kernel"},
+  "linear": {"weight": "params/{}/kernel", "bias": "params/{}/bias"},
+  "norm": {
+    "weight": "params/{}/scale",
+    "bias": "params/{}/bias",
+    "running_mean": "batch_stats/{}/mean",
+    "running_var": "batch_stats/{}/var",
+  },
+}
+_COUNTER = "num_batches_tracked"
+# Axes of the result, by number of dimensions: OIHW -> HWIO, OI -> IO, and back.
+_FROM_TORCH = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
+_TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+
+
+class _Sizes(NamedTuple):
+  """The dimensions of a network that its name leaves open."""
+
+  width: int = 64
+  channels: int = 3
+  stem: int = 3
+  hidden: int = 2048
+  out: int = 256
+  classes: int = 0  # 0 = no probe
+
+
+def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
+  """Variables of a `ContrastiveModel` from a torch state dict.
+
+  ResNet-10, -18 and -50, of any width and either stem, are told by names and shapes.
+  Names as in torchvision and solo-learn: `backbone.conv1.weight`,
+  `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`. An
+  online classifier (`classifier.weight`, `classifier.bias`), if there is one, becomes
+  `params["probe"]`; `num_batches_tracked` is dropped.
+
+  Args:
+    state: torch names -> arrays (or CPU tensors): convolutions [O, I, H, W], linear
+      layers [O, I].
+
+  Returns:
+    `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`, numpy arrays
+    of the same types: convolutions [H, W, I, O], linear layers [I, O].
+
+  Raises:
+    InputError: missing or unexpected names, or shapes that do not fit together.
+  """
+  arrays = {n: np.asarray(a) for n, a in state.items() if not n.endswith(_COUNTER)}
+  expected = {network: _tensors(network, _sizes(arrays)) for network in _NETWORKS}
+  network = _recognise(set(arrays), {n: set(t) for n, t in expected.items()})
+  tensors = expected[network]
+  wrong = [
+    f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
+    for name, (_, shape) in tensors.items()
+    if arrays[name].shape != shape
+  ]
+  if wrong:
+    raise InputError(f"{len(wrong)} shapes do not fit {network}: {_listed(wrong)}")
+  return traverse_util.unflatten_dict(
+    {
+      path: arrays[name].transpose(_FROM_TORCH[len(shape)])
+      for name, (path, shape) in tensors.items()
+    },
+    sep="/",
+  )
+
+
+def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+  """The torch state dict of a `ContrastiveModel`'s variables: `from_torch` undone.
+
+  Args:
+    variables: `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`;
+      `params["probe"]`, if there is one, becomes the classifier.
+
+  Returns:
+    Torch names -> numpy arrays in torch's order and layout; every
+    `num_batches_tracked` is 0.
+
+  Raises:
+    InputError: missing or unexpected entries.
+  """
+  flat = traverse_util.flatten_dict(dict(variables), sep="/")
+  sizes = _Sizes(classes=int(any(p.startswith("params/probe/") for p in flat)))
+  expected = {network: _tensors(network, sizes) for network in _NETWORKS}
+  network = _recognise(
+    set(flat), {n: {path for path, _ in t.values()} for n, t in expected.items()}
+  )
+  state = {}
+  for name, (path, shape) in expected[network].items():
+    state[name] = np.asarray(flat[path]).transpose(_TO_TORCH[len(shape)])
+    if name.endswith("running_var"):
+      state[name.replace("running_var", _COUNTER)] = np.zeros((), np.int64)
+  return state
+
+
+def _recognise(seen: set[str], expected: Mapping[str, set[str]]) -> str:
+  """The network whose names are those seen."""
+  network = min(expected, key=lambda n: len(expected[n] ^ seen))
+  missing = sorted(expected[network] - seen)
+  unexpected = sorted(seen - expected[network])
+  if missing or unexpected:
+    raise InputError(
+      f"not the tensors of {', '.join(expected)} with a projector; compared with "
+      f"{network}, the nearest, {len(missing)} are missing ({_listed(missing)}) and "
+      f"{len(unexpected)} unexpected ({_listed(unexpected)})"
+    )
+  return network
+
+
+def _listed(items: list[str], limit: int = 12) -> str:
+  rest = f", ... {len(items) - limit} more" if len(items) > limit else ""
+  return (", ".join(items[:limit]) + rest) or "none"
+
+
+def _sizes(arrays: Mapping[str, np.ndarray]) -> _Sizes:
+  """What the tensors that decide them say; a missing one is found by its name later."""
+
+  def dim(name: str, axis: int, default: int) -> int:
+    shape = arrays[name].shape if name in arrays else ()
+    return shape[axis] if axis < len(shape) else default
+
+  stem = "backbone.conv1.weight"
+  return _Sizes(
+    width=dim(stem, 0, 64),
+    channels=dim(stem, 1, 3),
+    stem=7 if dim(stem, 2, 3) == 7 else 3,
+    hidden=dim("projector.0.weight", 0, 1),
+    out=dim("projector.2.weight", 0, 1),
+    classes=max(dim(f"classifier.{t}", 0, 0) for t in ("weight", "bias")),
+  )
+
+
+def _tensors(network: str, sizes: _Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:
+  """Torch name -> path here and torch shape, of all tensors in torch's order."""
+  return {
+    f"{name}.{tensor}": (leaf.format(path), shape if tensor == "weight" else shape[:1])
+    for kind, name, path, shape in _layers(network, sizes)
+    for tensor, leaf in _LEAVES[kind].items()
+  }
+
+
+def _layers(
+  network: str, sizes: _Sizes
+) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
+  """Kind, torch name, path here and shape of the weight, of all layers in order."""
+  stages, bottleneck = _NETWORKS[network]
+  features = sizes.width
+  stem = (features, sizes.channels, sizes.stem, sizes.stem)
+  yield "conv", "backbone.conv1", "backbone/conv1", stem
+  yield "norm", "backbone.bn1", "backbone/bn1", (features,)
+  for stage, depth in enumerate(stages):
+    width = sizes.width * 2**stage
+    out = width * 4 if bottleneck else width
+    for index in range(depth):
+      name = f"backbone.layer{stage + 1}.{index}"
+      path = f"backbone/layer{stage + 1}_{index}"
+      block = (
+        [(width, features, 1), (width, width, 3), (out, width, 1)]
+        if bottleneck
+        else [(width, features, 3), (width, width, 3)]
+      )
+      for i, (outputs, inputs, size) in enumerate(block, 1):
+        yield (
+          "conv",
+          f"{name}.conv{i}",
+          f"{path}/conv{i}",
+          (outputs, inputs, size, size),
+        )
+        yield "norm", f"{name}.bn{i}", f"{path}/bn{i}", (outputs,)
+      if index == 0 and (stage or bottleneck):
+        name, path = f"{name}.downsample", f"{path}/downsample"
+        yield "conv", f"{name}.0", f"{path}_conv", (out, features, 1, 1)
+        yield "norm", f"{name}.1", f"{path}_bn", (out,)
+      features = out
+  if sizes.classes:
+    yield "linear", "classifier", "probe", (sizes.classes, features)
+  yield "linear", "projector.0", "projector/linear1", (sizes.hidden, features)
+  yield "linear", "projector.2", "projector/linear2", (sizes.out, sizes.hidden)

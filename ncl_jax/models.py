@@ -1,0 +1,242 @@
+"""ResNet backbones, the projector, and the contrastive model made of the two."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from ncl_jax import checks
+from ncl_jax.layers import BatchNorm, Conv, Linear
+from ncl_jax.numerics import at_least_float32
+
+STEMS = ("cifar", "imagenet")
+
+
+class BasicBlock(nn.Module):
+  """Two 3x3 convolutions and a shortcut: `relu(x + f(x))`.
+
+  Attributes:
+    width: channels of the stage.
+    strides: of the first convolution.
+    dtype: computation's type.
+  """
+
+  width: int
+  strides: int
+  dtype: Any = None
+  expansion = 1
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool, views: int) -> jax.Array:
+    """[B, H, W, C] -> [B, h, w, width]."""
+    y = Conv(self.width, 3, self.strides, 1, self.dtype, name="conv1")(x)
+    y = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(y, train, views))
+    y = Conv(self.width, 3, 1, 1, self.dtype, name="conv2")(y)
+    y = BatchNorm(dtype=self.dtype, name="bn2")(y, train, views)
+    return nn.relu(y + _shortcut(self, x, train, views))
+
+
+class Bottleneck(nn.Module):
+  """1x1, 3x3 and 1x1 convolution and a shortcut; the 3x3 one strides (version 1.5).
+
+  Attributes:
+    width: channels of the 3x3 convolution.
+    strides: of the 3x3 convolution.
+    dtype: computation's type.
+  """
+
+  width: int
+  strides: int
+  dtype: Any = None
+  expansion = 4
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool, views: int) -> jax.Array:
+    """[B, H, W, C] -> [B, h, w, 4 width]."""
+    y = Conv(self.width, 1, 1, 0, self.dtype, name="conv1")(x)
+    y = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(y, train, views))
+    y = Conv(self.width, 3, self.strides, 1, self.dtype, name="conv2")(y)
+    y = nn.relu(BatchNorm(dtype=self.dtype, name="bn2")(y, train, views))
+    y = Conv(4 * self.width, 1, 1, 0, self.dtype, name="conv3")(y)
+    y = BatchNorm(dtype=self.dtype, name="bn3")(y, train, views)
+    return nn.relu(y + _shortcut(self, x, train, views))
+
+
+def _shortcut(block: Any, x: jax.Array, train: bool, views: int) -> jax.Array:
+  """The input, brought to the block's output shape where that differs."""
+  features = block.width * block.expansion
+  if block.strides == 1 and x.shape[-1] == features:
+    return x
+  x = Conv(features, 1, block.strides, 0, block.dtype, name="downsample_conv")(x)
+  return BatchNorm(dtype=block.dtype, name="downsample_bn")(x, train, views)
+
+
+class ResNet(nn.Module):
+  """Residual network without its classifier, as in torchvision (version 1.5).
+
+  Attributes:
+    stages: number of blocks in each of the four stages.
+    block: `BasicBlock` or `Bottleneck`.
+    stem: "cifar" = 3x3 convolution, stride 1, padding 2 (the released code's); or
+      "imagenet" = 7x7, stride 2, padding 3, then 3x3 max-pooling, stride 2.
+    width: channels of the first stage; doubled in each further one.
+    dtype: computation's type, e.g. bfloat16; None = that of input and parameters.
+      Parameters and results are float32.
+
+  Reference: He et al. 2015 (arXiv:1512.03385), table 1.
+  """
+
+  stages: tuple[int, ...]
+  block: type[BasicBlock] | type[Bottleneck]
+  stem: str = "cifar"
+  width: int = 64
+  dtype: Any = None
+
+  @property
+  def num_features(self) -> int:
+    """Width F of the result."""
+    return self.width * 2 ** (len(self.stages) - 1) * self.block.expansion
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
+    """[B, H, W, C] images -> [B, F] features h, float32."""
+    size, strides, padding = (3, 1, 2) if self.stem == "cifar" else (7, 2, 3)
+    x = Conv(self.width, size, strides, padding, self.dtype, name="conv1")(x)
+    x = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(x, train, views))
+    if self.stem == "imagenet":
+      x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+    for stage, depth in enumerate(self.stages):
+      for index in range(depth):
+        strides = 2 if stage and not index else 1
+        name = f"layer{stage + 1}_{index}"
+        width = self.width * 2**stage
+        x = self.block(width, strides, self.dtype, name=name)(x, train, views)
+    return jnp.mean(at_least_float32(x), (1, 2))
+
+
+def resnet10(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
+  """ResNet-10, one basic block a stage: the smallest, for small images.
+
+  Args:
+    stem: "cifar" or "imagenet", see `ResNet`.
+    width: channels of the first stage, at least 1.
+    dtype: computation's type; None = that of input and parameters.
+
+  Returns:
+    The backbone, `num_features` = 8 width.
+
+  Raises:
+    InputError: an unknown stem.
+  """
+  return _resnet((1, 1, 1, 1), BasicBlock, stem, width, dtype)
+
+
+def resnet18(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
+  """ResNet-18, two basic blocks a stage.
+
+  Args:
+    stem: "cifar" or "imagenet", see `ResNet`.
+    width: channels of the first stage, at least 1.
+    dtype: computation's type; None = that of input and parameters.
+
+  Returns:
+    The backbone, `num_features` = 8 width.
+
+  Raises:
+    InputError: an unknown stem.
+
+  >>> resnet18().num_features
+  512
+  """
+  return _resnet((2, 2, 2, 2), BasicBlock, stem, width, dtype)
+
+
+def resnet50(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
+  """ResNet-50, bottleneck blocks, 3, 4, 6 and 3 a stage.
+
+  Args:
+    stem: "cifar" or "imagenet", see `ResNet`.
+    width: channels of the first stage's 3x3 convolutions, at least 1.
+    dtype: computation's type; None = that of input and parameters.
+
+  Returns:
+    The backbone, `num_features` = 32 width.
+
+  Raises:
+    InputError: an unknown stem.
+  """
+  return _resnet((3, 4, 6, 3), Bottleneck, stem, width, dtype)
+
+
+def _resnet(stages, block, stem: str, width: int, dtype: Any) -> ResNet:
+  checks.choice("stem", stem, STEMS)
+  checks.whole("width", width, 1)
+  return ResNet(stages, block, stem, width, dtype)
+
+
+class Projector(nn.Module):
+  """Two linear layers with biases and a ReLU between them, without normalisation.
+
+  Attributes:
+    hidden: width of the hidden layer.
+    out: width D of the result.
+    dtype: computation's type; None = that of input and parameters. Results are float32.
+
+  Reference: the released code's recipe, e.g. 2048 and 256 on CIFAR.
+  """
+
+  hidden: int
+  out: int
+  dtype: Any = None
+
+  @nn.compact
+  def layers(self, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[B, F] -> hidden layer after the ReLU [B, hidden] and z [B, D], float32."""
+    hidden = nn.relu(Linear(self.hidden, self.dtype, name="linear1")(h))
+    z = Linear(self.out, self.dtype, name="linear2")(hidden)
+    return at_least_float32(hidden), at_least_float32(z)
+
+  def __call__(self, h: jax.Array) -> jax.Array:
+    """[B, F] -> z [B, D], float32."""
+    return self.layers(h)[1]
+
+
+class ContrastiveModel(nn.Module):
+  """A backbone and the projector on top of it; the map and the loss come after.
+
+  Hashable, so it can be a static argument of a jitted function. Variables:
+  `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`.
+
+  Attributes:
+    backbone: e.g. `resnet18()`.
+    projector: e.g. `Projector(2048, 256)`.
+  """
+
+  backbone: ResNet
+  projector: Projector
+
+  def __call__(
+    self, x: jax.Array, train: bool = False, views: int = 1
+  ) -> tuple[jax.Array, jax.Array]:
+    """Images [B, H, W, C] -> backbone features h [B, F] and raw projection z [B, D].
+
+    Args:
+      x: images; with `views = V`, row V n + v is view v of example n.
+      train: True normalises by the batch's statistics, of each view by itself, and
+        moves the running ones (`mutable=["batch_stats"]`); False uses the latter.
+      views: views of each example among the rows.
+
+    Returns:
+      h and z, float32 (float64 for float64 input and parameters).
+    """
+    h = self.backbone(x, train, views)
+    return h, self.projector(h)
+
+  def embed(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Images [B, H, W, C] -> h [B, F], projector's hidden layer, z [B, D]; evaluation.
+
+    Call as `model.apply(variables, x, method="embed")`.
+    """
+    h = self.backbone(x, False)
+    return h, *self.projector.layers(h)

@@ -1,0 +1,218 @@
+"""Optimisers and the learning-rate schedule, as optax transformations."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.numerics import at_least_float32
+
+
+def decay_mask(params: Any) -> Any:
+  """Which parameters weight decay applies to: those with two or more dimensions.
+
+  Biases and the scales of normalisation layers are 1-D and left alone.
+
+  Args:
+    params: tree of arrays.
+
+  Returns:
+    Tree of bools of the same structure.
+
+  >>> decay_mask({"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)})
+  {'bias': False, 'kernel': True}
+  """
+  return jax.tree.map(lambda p: jnp.ndim(p) > 1, params)
+
+
+def warmup_cosine(
+  base: float,
+  *,
+  warmup_steps: int,
+  total_steps: int,
+  start: float = 3e-5,
+  end: float = 0.0,
+) -> optax.Schedule:
+  """Linear warm-up from `start` to `base`, then half a cosine down to `end`.
+
+  With W warm-up and T total steps, step t counted from 0:
+  `start + (base - start) t / (W - 1)` for t < W, then
+  `end + (base - end) (1 + cos(pi (t - W) / (T - W))) / 2`. So steps W - 1 and W both
+  use `base`, and the last one, T - 1, lies just above `end`, where later ones stay.
+  W = 1: step 0 uses `start`, step 1 `base`. W = 0: step 0 uses `base`.
+
+  Args:
+    base: highest learning rate, above 0.
+    warmup_steps: W, 0..T.
+    total_steps: T, at least 1.
+    start: learning rate of step 0, at least 0.
+    end: learning rate after the last step, at least 0.
+
+  Returns:
+    Function from the step (an int, also a traced one) to the learning rate, float32;
+    float64 where jax has it enabled.
+
+  Raises:
+    InputError: a value out of range.
+
+  >>> schedule = warmup_cosine(1.0, warmup_steps=3, total_steps=7, start=0.0)
+  >>> [round(float(schedule(t)), 3) for t in range(8)]
+  [0.0, 0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0]
+
+  Reference: the schedule of the released code (lightning-bolts), per step.
+  """
+  checks.positive("base", base)
+  checks.whole("total_steps", total_steps, 1)
+  checks.whole("warmup_steps", warmup_steps, 0, total_steps)
+  if start < 0 or end < 0:
+    raise InputError(f"start = {start!r}, end = {end!r}: neither may be below 0")
+
+  def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    step = jnp.asarray(step, float)
+    rising = start + (base - start) * step / max(warmup_steps - 1, 1)
+    # (1 + cos(pi p)) / 2 = sin(pi (1 - p) / 2)^2, which keeps its digits near the end.
+    left = (total_steps - step) / max(total_steps - warmup_steps, 1)
+    falling = end + (base - end) * jnp.sin(jnp.pi / 2 * jnp.clip(left, 0, 1)) ** 2
+    return jnp.where(step < warmup_steps, rising, falling)
+
+  return schedule
+
+
+class LarsState(NamedTuple):
+  """State of `lars`.
+
+  Attributes:
+    step: number of steps taken, int32.
+    momentum: running sum of the scaled gradients, a tree like the parameters'.
+  """
+
+  step: jax.Array
+  momentum: Any
+
+
+def lars(
+  learning_rate: float | optax.Schedule,
+  *,
+  weight_decay: float,
+  momentum: float = 0.9,
+  trust_coefficient: float = 0.001,
+  clip: bool = False,
+  exclude_1d: bool = True,
+) -> optax.GradientTransformation:
+  """LARS as the released code has it: steps scaled to each tensor's norm.
+
+  For a tensor p with gradient g, both of non-zero norm,
+  `r = trust_coefficient |p| / (|g| + weight_decay |p| + 1e-8)`, with `clip`
+  `r = min(r / learning_rate, 1)`, and `d = r (g + weight_decay p)`. If either norm is
+  0, or for a 1-D tensor under `exclude_1d`, `d = g`: neither scaling nor decay. Then
+  `m = momentum m + d` and `p -= learning_rate m`.
+
+  `optax.lars` differs: it has no clip and takes the learning rate into the momentum.
+
+  Args:
+    learning_rate: a number, or a schedule of the step counted from 0.
+    weight_decay: at least 0.
+    momentum: in [0, 1).
+    trust_coefficient: eta, above 0.
+    clip: never step further than plain SGD would.
+    exclude_1d: treat biases and normalisation scales as plain SGD does.
+
+  Returns:
+    An optax transformation with a `LarsState`; its `update` needs the parameters.
+
+  Raises:
+    InputError: a value out of range.
+
+  References: You et al. 2017 (arXiv:1708.03888); clip and the zero-norm rule as in the
+  released code.
+  """
+  checks.positive("trust_coefficient", trust_coefficient)
+  if weight_decay < 0:
+    raise InputError(f"weight_decay = {weight_decay!r}: it must not be below 0")
+  if not 0 <= momentum < 1:
+    raise InputError(f"momentum = {momentum!r}: it must be at least 0 and below 1")
+
+  def init(params: Any) -> LarsState:
+    return LarsState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
+
+  def update(updates: Any, state: LarsState, params: Any = None) -> tuple:
+    if params is None:
+      raise ValueError("lars needs the parameters: update(gradients, state, params)")
+    rate = learning_rate(state.step) if callable(learning_rate) else learning_rate
+    rate = jnp.asarray(rate)
+
+    def scaled(g: jax.Array, p: jax.Array) -> jax.Array:
+      if exclude_1d and p.ndim == 1:
+        return g
+      size, slope = (jnp.linalg.norm(at_least_float32(a).ravel()) for a in (p, g))
+      ratio = trust_coefficient * size / (slope + weight_decay * size + 1e-8)
+      if clip:
+        # rate < ratio says the same as ratio / rate > 1 and allows a rate of 0.
+        ratio = jnp.where(rate < ratio, 1, ratio / jnp.where(rate > 0, rate, 1))
+      alive = (size > 0) & (slope > 0)
+      return jnp.where(alive, ratio * (g + weight_decay * p), g).astype(g.dtype)
+
+    step = jax.tree.map(scaled, updates, params)
+    moved = jax.tree.map(lambda m, d: momentum * m + d, state.momentum, step)
+    updates = jax.tree.map(lambda m: (-rate * m).astype(m.dtype), moved)
+    return updates, LarsState(state.step + 1, moved)
+
+  return optax.GradientTransformation(init, update)
+
+
+def sgd(
+  learning_rate: float | optax.Schedule,
+  *,
+  weight_decay: float = 0.0,
+  momentum: float = 0.9,
+) -> optax.GradientTransformation:
+  """Momentum SGD: `m = momentum m + g + weight_decay p`, `p -= learning_rate m`.
+
+  Args:
+    learning_rate: a number, or a schedule of the step counted from 0.
+    weight_decay: at least 0; 1-D parameters are not decayed.
+    momentum: in [0, 1).
+
+  Returns:
+    An optax transformation.
+  """
+  decay = optax.add_decayed_weights(weight_decay, mask=decay_mask)
+  return optax.chain(decay, optax.sgd(learning_rate, momentum))
+
+
+def adamw(
+  learning_rate: float | optax.Schedule, *, weight_decay: float = 1e-4
+) -> optax.GradientTransformation:
+  """Adam with decoupled weight decay, optax's defaults.
+
+  Args:
+    learning_rate: a number, or a schedule of the step counted from 0.
+    weight_decay: at least 0; 1-D parameters are not decayed.
+
+  Returns:
+    An optax transformation.
+
+  Reference: Loshchilov & Hutter 2019 (arXiv:1711.05101).
+  """
+  return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decay_mask)
+
+
+def partition(
+  encoder: optax.GradientTransformation, probe: optax.GradientTransformation
+) -> optax.GradientTransformation:
+  """One transformation for `params["probe"]`, another for all other sub-trees.
+
+  Args:
+    encoder: for the backbone, the projector and whatever else is trained with them.
+    probe: for the online linear probe.
+
+  Returns:
+    An optax transformation of the whole tree of parameters, a dict.
+  """
+  return optax.partition(
+    {"encoder": encoder, "probe": probe},
+    lambda params: {n: "probe" if n == "probe" else "encoder" for n in params},
+  )
