@@ -6,13 +6,12 @@ arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they are 
 the comparison of maps.
 """
 
-import difflib
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.errors import InputError
+from ncl_jax import checks
 
 Map = Callable[[jax.typing.ArrayLike], jax.Array]
 
@@ -114,13 +113,8 @@ def get(name: str) -> Map:
   >>> get("relu")(jnp.array([-1.0, 2.0])).tolist()
   [0.0, 2.0]
   """
-  if name in NAMES:
-    return _MAPS[name]
-  near = difflib.get_close_matches(str(name), sorted(NAMES), n=1)
-  hint = f"; did you mean {near[0]!r}?" if near else ""
-  raise InputError(
-    f"Unknown map {name!r}: it must be one of {', '.join(sorted(NAMES))}{hint}"
-  )
+  checks.choice("map", name, sorted(NAMES))
+  return _MAPS[name]
 
 
 def apply_map(z: jax.typing.ArrayLike, name: str) -> jax.Array:
