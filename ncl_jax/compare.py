@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import report, summary, train
-from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, knn, linear_probe, program, retrieval
@@ -58,9 +57,7 @@ def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> s
       results[method].append(_by_program(programs, rows))
     logging.info("evaluating the control, seed %d", seed)
     opened = program.open_run(runs["ncl"][index], source=source)
-    variables = step_lib.init_variables(
-      opened.config, source.num_classes, source.image_shape[-1]
-    )
+    variables = program.untrained(opened)
     rows = [p.evaluate(opened.config, variables, source, opened.mesh) for p in programs]
     results["untrained"].append(_by_program(programs, rows))
 

@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax import writer
 from ncl_jax.data.source import Source
@@ -186,11 +185,8 @@ def comparison(
   arms, labels = [], np.zeros(0)
   for arm in LABELS:
     opened = program.open_run(runs.get(arm, runs["ncl"])[0], source=source)
-    variables = opened.variables
-    if arm == "untrained":
-      variables = step_lib.init_variables(
-        opened.config, source.num_classes, source.image_shape[-1]
-      )
+    untrained = arm == "untrained"
+    variables = program.untrained(opened) if untrained else opened.variables
     test = program.extract(opened.config, variables, source, "test", opened.mesh)
     labels = test.labels
     curve = writer.read(runs[arm][0] / "metrics.jsonl") if arm in runs else []

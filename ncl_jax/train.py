@@ -18,6 +18,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.step import (
   TrainState,
   batch_statistics,
+  build,
   init_state,
   make_optimizer,
   make_step,
@@ -57,12 +58,11 @@ def train(
     if start >= total:
       logging.info("%s is complete: step %d of %d", path, start, total)
       return path
-    whole = sharding_lib.replicated(mesh)
     if start:
-      state = _restore(checkpoints, start, config, source, optimizer, whole)
+      state = _restore(checkpoints, start, config, source, optimizer, mesh)
       logging.info("going on from step %d of %d", start, total)
     else:
-      state = jax.device_put(init_state(config, source, optimizer), whole)
+      state = build(lambda: init_state(config, source, optimizer), mesh)
     if jax.process_index() == 0:
       writer.truncate(metrics_file, start)
 
@@ -133,7 +133,8 @@ class _Recorder:
       writer.append(self._file, row | jax.device_get(values))
 
 
-def _restore(checkpoints, step, config, source, optimizer, whole) -> TrainState:
+def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
+  whole = sharding_lib.replicated(mesh)
   shapes = jax.eval_shape(lambda: init_state(config, source, optimizer))
   targets = jax.tree.map(
     lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes

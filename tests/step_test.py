@@ -174,11 +174,10 @@ def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float
   step = step_lib.make_step(
     config, source, mesh, optimizer, lambda _: jnp.asarray(0.05)
   )
-  state = step_lib.init_state(config, source, optimizer)
+  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   state = jax.tree.map(
     lambda x: x.astype(jnp.dtype(dtype)) if x.dtype == jnp.float32 else x, state
   )
-  state = jax.device_put(state, sharding.replicated(mesh))
   batches = source.train_batches(0, 0, 16)
   rows = []
   for _ in range(steps):
@@ -222,9 +221,7 @@ def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm):
   optimizer, learning_rate = step_lib.make_optimizer(config, 3)
   mesh = mesh_of(8)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
-  state = jax.device_put(
-    step_lib.init_state(config, source, optimizer), sharding.replicated(mesh)
-  )
+  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   batch = next(source.train_batches(0, 0, 16))
   batch = sharding.to_global(mesh, _needed(batch))
   hlo = step.lower(state, batch).compile().as_text()
@@ -244,8 +241,8 @@ def test_the_state_is_donated_and_the_step_compiles_once():
   optimizer, learning_rate = step_lib.make_optimizer(config, 3)
   mesh = mesh_of(8)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
-  state = first = jax.device_put(
-    step_lib.init_state(config, source, optimizer), sharding.replicated(mesh)
+  state = first = step_lib.build(
+    lambda: step_lib.init_state(config, source, optimizer), mesh
   )
   batches = source.train_batches(0, 0, 16)
   for _ in range(3):

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import tiny
 
-from ncl_jax import checkpoint, train, writer
+from ncl_jax import checkpoint, sharding, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
 from ncl_jax.errors import InputError
 
 
 def final_model(config, source, workdir):
-  shapes = jax.eval_shape(
-    lambda: step_lib.init_variables(config, source.num_classes, 1)
-  )
+  shapes = jax.eval_shape(lambda: step_lib.init_variables(_resolved(config), source))
   return checkpoint.load_model(
     workdir, shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0])
   )
@@ -140,7 +138,13 @@ def test_a_loss_that_blows_up_stops_with_the_step_and_keeps_the_checkpoint(tmp_p
 def test_the_seed_decides_everything_and_the_map_nothing_else(tmp_path):
   ncl, cl, other = tiny.config(), tiny.config("cl"), tiny.config()
   other.seed = 1
-  variables = [step_lib.init_variables(_resolved(c), 2, 1) for c in (ncl, cl, other)]
+  mesh = sharding.make_mesh()
+  variables = [
+    step_lib.build(
+      lambda c=c: step_lib.init_variables(_resolved(c), tiny.source()), mesh
+    )
+    for c in (ncl, cl, other)
+  ]
   jax.tree.map(np.testing.assert_array_equal, variables[0], variables[1])
   kernels = [v["params"]["projector"]["linear1"]["kernel"] for v in variables]
   assert not np.array_equal(kernels[0], kernels[2])

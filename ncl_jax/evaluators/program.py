@@ -62,13 +62,18 @@ def open_run(
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
   source = source or workdir_lib.load_source(config)
   mesh = sharding_lib.make_mesh()
-  shapes = jax.eval_shape(
-    lambda: step_lib.init_variables(config, source.num_classes, source.image_shape[-1])
-  )
+  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   variables, step = checkpoint.load_model(
     path, shapes, sharding_lib.replicated(mesh), step
   )
   return Run(config, variables, step, source, mesh, path)
+
+
+def untrained(run: Run) -> Any:
+  """The variables of the same network before its first step."""
+  return step_lib.build(
+    lambda: step_lib.init_variables(run.config, run.source), run.mesh
+  )
 
 
 def extract(
