@@ -15,10 +15,10 @@ def conv2d(
 
   `y[b, i, j, o] = sum_{a, e, c} x[b, s i + a - p, s j + e - p, c] kernel[a, e, c, o]`,
   s the stride, p the padding, x = 0 outside. Sizes as in torch:
-  `h = (H + 2 p - KH) // s + 1`. `lax.conv_general_dilated` with another gradient: XLA's
-  CPU backend computes the gradients that autodiff writes on one thread, and inside a
-  loop tens of times slower than outside. There they are matrix products and a plain
-  convolution instead; other platforms keep autodiff's.
+  `h = (H + 2 p - KH) // s + 1`. The forward pass is `lax.conv_general_dilated`. Its
+  gradients are autodiff's, except on CPU: there XLA runs autodiff's kernel gradient on
+  one thread, and both gradients tens of times slower inside a loop than outside. Matrix
+  products and a convolution in another form take their place, equal up to rounding.
 
   Args:
     x: [B, H, W, C] images.
@@ -78,19 +78,27 @@ conv2d.defvjp(_forward, _backward)
 
 
 def _input_gradient(x, kernel, dy, *, strides, padding):
-  """Spreads dy to the spacing of x with zeros; convolves it with the turned kernel."""
-  border = [
-    (size - 1 - padding, length + padding - (count - 1) * strides - 1, strides - 1)
+  """Convolves dy, spread to the spacing of x, with the turned kernel."""
+  borders = [
+    (size - 1 - padding, length + padding - 1 - (count - 1) * strides)
     for size, length, count in zip(
       kernel.shape[:2], x.shape[1:3], dy.shape[1:3], strict=True
     )
   ]
-  dy = lax.pad(dy, jnp.zeros((), dy.dtype), [(0, 0, 0), *border, (0, 0, 0)])
-  return _convolve(dy, kernel[::-1, ::-1].swapaxes(2, 3), 1, 0)
+  # The kernel is transposed by hand: axes in any other order are what makes autodiff's
+  # form slow in a loop, where XLA's CPU backend does not reorder them.
+  return lax.conv_general_dilated(
+    dy,
+    kernel[::-1, ::-1].swapaxes(2, 3),
+    (1, 1),
+    borders,
+    lhs_dilation=(strides, strides),
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
 
 
 def _kernel_gradient(x, kernel, dy, *, strides, padding):
-  """A matrix product a kernel position: the pixels that it meets, transposed, and dy."""
+  """A matrix product a kernel position: the pixels it meets, transposed, times dy."""
   height, width, channels, features = kernel.shape
   x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
   rows, columns = ((count - 1) * strides + 1 for count in dy.shape[1:3])

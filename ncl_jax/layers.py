@@ -1,5 +1,7 @@
 """Network layers with torch's definitions: convolution, batch normalisation, linear."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +12,14 @@ from flax.linen.dtypes import promote_dtype
 from ncl_jax.convolution import conv2d
 from ncl_jax.errors import InputError
 from ncl_jax.numerics import at_least_float32
+
+
+def _draw(
+  sampler: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...]
+) -> jax.Array:
+  # Drawn flat: the same numbers, but XLA needs a tenth of the time to compile them,
+  # which for a whole network is seconds instead of half a minute.
+  return sampler(key, (math.prod(shape),), jnp.float32).reshape(shape)
 
 
 class Conv(nn.Module):
@@ -38,7 +48,11 @@ class Conv(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """[B, H, W, C] -> [B, h, w, features]."""
-    init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+    deviation = math.sqrt(2 / (self.size**2 * self.features))
+
+    def init(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+      return deviation * _draw(jax.random.normal, key, shape)
+
     shape = (self.size, self.size, x.shape[-1], self.features)
     kernel = self.param("kernel", init, shape)
     x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
@@ -65,7 +79,7 @@ class Linear(nn.Module):
     bound = x.shape[-1] ** -0.5
 
     def init(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-      return jax.random.uniform(key, shape, jnp.float32, -bound, bound)
+      return bound * (2 * _draw(jax.random.uniform, key, shape) - 1)
 
     kernel = self.param("kernel", init, (x.shape[-1], self.features))
     bias = self.param("bias", init, (self.features,))
