@@ -24,7 +24,7 @@ def get_config(argument: str = "ncl"):
   config.augment.blur_radius = (0.1, 1.0)
 
   config.model.backbone = "resnet10"
-  config.model.width = 16
+  config.model.width = 8
   config.model.projector_hidden = 512
   config.model.projector_out = 128
   config.model.dtype = "float32"

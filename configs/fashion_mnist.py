@@ -19,7 +19,8 @@ def get_config(argument: str = "ncl"):
   config.augment.mean = (0.2860,)
   config.augment.std = (0.3530,)
   config.model.backbone = "resnet10"
-  config.model.width = 32
+  config.model.width = 16
+  config.model.dtype = "float32"  # a CPU has no fast bfloat16
   config.train.epochs = 50
   config.optimizer.warmup_epochs = 5.0
   config_lib.set_method(config, argument)

@@ -22,7 +22,7 @@ def main() -> None:
   """Compares."""
   from ncl_jax import compare
 
-  print(compare.compare(_CONFIG.value, _WORKDIR.value, seeds=_SEEDS.value))
+  print(compare.compare(_CONFIG.value, _WORKDIR.value or "", seeds=_SEEDS.value))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
   """Trains."""
   from ncl_jax import train  # after the flags: a wrong one is answered at once
 
-  train.train(_CONFIG.value, _WORKDIR.value)
+  train.train(_CONFIG.value, _WORKDIR.value or "")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
 
   def evaluate() -> None:
-    main(workdir.value, step.value)
+    main(workdir.value or "", step.value)
 
   evaluate.__module__ = main.__module__
   run(evaluate, required=("workdir",))
@@ -102,7 +102,7 @@ def _set_up_log() -> None:
   here = str(pathlib.Path(__file__).parent)
   handler.addFilter(
     lambda record: (
-      record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
+      record.levelno >= python_logging.WARNING
       or (record.pathname.startswith(here) and _is_first_process())
     )
   )

@@ -84,10 +84,9 @@ def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
   Returns:
     The number of CPU devices that are now configured.
   """
-  chosen_by_user = (
-    jax.config.jax_num_cpu_devices > 0
-    or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-  )
+  chosen_by_user = jax.config.values[
+    "jax_num_cpu_devices"
+  ] > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
   if not chosen_by_user:
     if not wanted:
       cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

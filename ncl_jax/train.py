@@ -108,7 +108,7 @@ class _Recorder:
   def __init__(self, file, progress, per_epoch, log_every):
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, log_every
-    self._pending = collections.deque()
+    self._pending: collections.deque = collections.deque()
 
   def add(self, step, values):
     self._pending.append((step, values))

@@ -76,7 +76,7 @@ class Progress:
   ):
     self._images = images_per_step
     self._total = total
-    self._first = start
+    self._first: int | None = None
     self._begun = self._said = time.monotonic()
     self._pause = seconds_between_lines
     watched = sys.stderr.isatty() and jax.process_index() == 0
@@ -89,6 +89,9 @@ class Progress:
   def update(self, step: int, message: str) -> None:
     """Shows that `step` steps are done, and a message such as the loss."""
     now = time.monotonic()
+    if self._first is None:
+      # The first step's time is compilation's: it would spoil the rate for long.
+      self._first, self._begun = step, now
     rate = (step - self._first) / max(now - self._begun, 1e-9)
     text = f"{rate * self._images:,.0f} images/s  {message}"
     if self._bar is not None:

@@ -110,5 +110,6 @@ def _consistency(f, labels, num_classes, rule, threshold):
 
 def _mean(rates: jax.Array) -> float:
   """Over live dimensions; NaN if there is none."""
-  rates = np.asarray(rates)
-  return float(rates[~np.isnan(rates)].mean()) if not np.isnan(rates).all() else np.nan
+  known = np.asarray(rates)
+  known = known[~np.isnan(known)]
+  return float(known.mean()) if known.size else np.nan

@@ -112,9 +112,8 @@ def probe(
   best, strength = max(scores)
   everything = jnp.asarray(known, x.dtype)
   weights, iterations = fit(x, targets, everything, strength, num_classes, None)
-  test_x = jnp.asarray(test_x / scale)
   return {
-    "accuracy": _accuracy(weights, test_x, test_labels),
+    "accuracy": _accuracy(weights, jnp.asarray(test_x / scale), test_labels),
     "train_accuracy": _accuracy(weights, x, train_labels),
     "regularization": strength,
     "held_out_accuracy": best,

@@ -1,0 +1,147 @@
+"""The programs as a user calls them: exit codes, messages, nothing half-done."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tiny
+from PIL import Image
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROGRAMS = sorted(path.stem for path in (ROOT / "launch").glob("*.py"))
+
+
+def run(program, *flags):
+  environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+  return subprocess.run(
+    [sys.executable, "-m", f"launch.{program}", *map(str, flags)],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_explains_itself(program):
+  done = run(program, "--help")
+  assert done.returncode == 0
+  assert f"python -m launch.{program}" in done.stdout
+  assert "--workdir" in done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+  ("program", "flags", "says"),
+  [
+    ("train", ["--config=configs/digits.py"], "--workdir is missing"),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temprature=1"],
+      "did you mean --config.loss.temperature?",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py:ncl,rleu", "--workdir=W"],
+      "did you mean 'relu'",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=0", "--workdir=W"],
+      "loss.temperature is 0",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=x", "--workdir=W"],
+      "temperature",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.data.source=digts", "--workdir=W"],
+      "did you mean digits?",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.train.batch_size=4096", "--workdir=W"],
+      "only 1437 images",
+    ),
+    (
+      "train",
+      ["--config=configs/folder.py", "--config.data.source=folder:W/x", "--workdir=W"],
+      "W/x",
+    ),
+    ("train", ["--config=nowhere.py", "--workdir=W"], "nowhere.py"),
+    ("compare", ["--config=configs/digits.py:cl", "--workdir=W"], "NCL config"),
+    ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
+    ("knn", ["--workdir=W"], "no config.json"),
+    ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
+  ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, says):
+  place = tmp_path / "work"
+  done = run(program, *(flag.replace("W", str(place)) for flag in flags))
+  assert done.returncode == 2, done.stderr
+  assert says.replace("W", str(place)) in done.stderr
+  assert "Traceback" not in done.stderr
+  assert done.stderr.count("error:") == 1
+  assert not place.exists()
+
+
+SMALL = (
+  "--config.model.backbone=resnet10",
+  "--config.model.width=2",
+  "--config.model.projector_hidden=8",
+  "--config.model.projector_out=8",
+  "--config.model.dtype=float32",
+  "--config.train.epochs=2",
+  "--config.optimizer.warmup_epochs=1",
+  "--config.train.log_every_steps=1",
+)
+
+
+def test_class_folder_from_training_to_results(tmp_path):
+  images, labels = tiny.images(0, 40, channels=3)
+  for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+    folder = tmp_path / "photo graphs" / f"class {label}"
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(folder / f"{i}.png")
+  work = tmp_path / "run ü"
+  source = f"--config.data.source=folder:{tmp_path / 'photo graphs'}"
+  flags = ("--config=configs/folder.py:ncl", source, f"--workdir={work}", *SMALL)
+  done = run("train", *flags)
+  assert done.returncode == 0, done.stderr
+  assert "32 training images 8x8x3, 2 classes" in done.stderr
+  config = json.loads((work / "config.json").read_text())
+  assert config["augment"]["size"] == 8 and config["train"]["batch_size"] == 8
+  assert len((work / "metrics.jsonl").read_text().splitlines()) == 8
+  done = run("knn", f"--workdir={work}", "--step=8")
+  assert done.returncode == 0, done.stderr
+  row = json.loads((work / "eval" / "knn.jsonl").read_text())
+  assert row["step"] == 8 and row["settings"]["k"] == 20
+  assert 0 <= row["h"]["accuracy"] <= 1
+  # The same directory with another temperature: refused.
+  done = run("train", *flags, "--config.loss.temperature=0.5")
+  assert done.returncode == 2 and "loss.temperature: 0.2 there" in done.stderr
+
+
+def test_flat_folder_without_labels(tmp_path):
+  images, _ = tiny.images(0, 20, channels=3)
+  folder = tmp_path / "flat"
+  folder.mkdir()
+  for i, image in enumerate(images):
+    Image.fromarray(image).save(folder / f"{i}.png")
+  work = tmp_path / "run"
+  source = f"--config.data.source=folder:{folder}"
+  flags = ("--config=configs/folder.py:ncl", source, f"--workdir={work}", *SMALL)
+  done = run("train", *flags)
+  assert done.returncode == 0, done.stderr
+  assert "no labels" in done.stderr
+  done = run("feature_stats", f"--workdir={work}")
+  assert done.returncode == 0, done.stderr
+  row = json.loads((work / "eval" / "feature_stats.jsonl").read_text())
+  assert "sparsity" in row["f"] and "purity" not in row["f"]
+  done = run("knn", f"--workdir={work}")
+  assert done.returncode == 2 and "has no labels" in done.stderr

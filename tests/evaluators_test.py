@@ -1,0 +1,208 @@
+"""Evaluation of a checkpoint: each image once, numbers that others agree with."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestNeighbors
+
+from ncl_jax import compare, features, nonneg, train, writer
+from ncl_jax import config as config_lib
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import feature_stats, knn, linear_probe, program, retrieval
+
+
+@pytest.fixture(scope="module")
+def source():
+  return tiny.source(train=64, test=45)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, source):
+  config = tiny.config()
+  config.train.epochs = 4
+  path = train.train(config, tmp_path_factory.mktemp("runs") / "ncl", source)
+  return program.open_run(path, source=source)
+
+
+def extract(run, split="test", batch_size=16, source=None):
+  config = run.config.copy_and_resolve_references()
+  config.eval.batch_size = batch_size
+  return program.extract(config, run.variables, source or run.source, split, run.mesh)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 45, 101])
+def test_each_image_once_whatever_the_batch(run, batch_size):
+  expected, seen = extract(run), extract(run, batch_size=batch_size)
+  np.testing.assert_array_equal(seen.ids, np.arange(45))
+  np.testing.assert_array_equal(seen.labels, run.source.split("test").labels)
+  for name in ("h", "hidden", "z"):
+    a, b = getattr(expected, name), getattr(seen, name)
+    assert a.dtype == np.float32 and len(a) == 45
+    np.testing.assert_allclose(b, a, atol=1e-5 * np.abs(a).max())
+
+
+def test_a_single_image(run):
+  alone = tiny.source(train=64, test=1)
+  assert extract(run, source=alone).h.shape == (1, 16)
+
+
+def test_layers(run):
+  test = extract(run)
+  z = np.maximum(test.z, 0)
+  norms = np.linalg.norm(z, axis=1, keepdims=True)
+  f = np.divide(z, norms, out=np.zeros_like(z), where=norms > 0)
+  np.testing.assert_allclose(test.layer("f", "rep_relu"), f, atol=1e-6)
+  np.testing.assert_array_equal(test.layer("h", "rep_relu"), test.h)
+  np.testing.assert_allclose(
+    test.hidden @ run.variables["params"]["projector"]["linear2"]["kernel"]
+    + run.variables["params"]["projector"]["linear2"]["bias"],
+    test.z,
+    atol=1e-5,
+  )
+  with pytest.raises(InputError, match="layer is 'g'"):
+    test.layer("g", "relu")
+
+
+def test_the_network_is_only_read(run):
+  before = jax.tree.map(np.array, run.variables)
+  for evaluator in (knn, linear_probe, feature_stats, retrieval):
+    evaluator.evaluate(run.config, run.variables, run.source, run.mesh)
+  jax.tree.map(np.testing.assert_array_equal, before, run.variables)
+
+
+def test_knn_is_scikit_learns(run):
+  result = knn.evaluate(run.config, run.variables, run.source, run.mesh)
+  bank, test = extract(run, "train"), extract(run)
+  for layer in ("h", "f"):
+    x, y = (s.layer(layer, "rep_relu").astype(np.float64) for s in (bank, test))
+    near = NearestNeighbors(n_neighbors=5, metric="cosine").fit(x)
+    distance, index = near.kneighbors(y)
+    weight = np.exp((1 - distance) / 0.07)
+    votes = np.stack([(weight * (bank.labels[index] == c)).sum(1) for c in range(2)], 1)
+    accuracy = np.mean(votes.argmax(1) == test.labels)
+    assert result[layer]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+  assert result["settings"]["k"] == 5 and result["settings"]["map"] == "rep_relu"
+
+
+def test_feature_stats_follow_the_definitions(run):
+  result = feature_stats.evaluate(run.config, run.variables, run.source, run.mesh)
+  test = extract(run)
+  f, values = test.layer("f", "rep_relu"), result["f"]
+  live = (np.abs(f) > 1e-5).any(0)
+  assert values["sparsity"] == pytest.approx(np.mean(np.abs(f) < 1e-5))
+  assert values["live_dimensions"] == live.sum()
+  assert values["dimensions"] == f.shape[1] == 8
+  assert values["zero_rows"] == np.sum(~f.any(1))
+  assert values["activity"] == pytest.approx((np.abs(f) > 1e-5)[:, live].mean())
+  rates = [
+    np.bincount(test.labels[np.abs(f[:, d]) > 1e-5]).max()
+    / np.sum(np.abs(f[:, d]) > 1e-5)
+    for d in np.flatnonzero(live)
+  ]
+  assert values["consistency_abs"] == pytest.approx(np.mean(rates), rel=1e-5)
+  assert 0.5 <= values["purity_chance"] <= values["purity"] + 0.5 <= 1.5
+
+
+def test_unlabelled_data_leave_out_what_needs_classes(run):
+  unlabelled = tiny.source(train=64, test=45, labelled=False)
+  args = (run.config, run.variables, unlabelled, run.mesh)
+  result = feature_stats.evaluate(*args)
+  assert "sparsity" in result["f"] and "purity" not in result["f"]
+  for evaluator in (knn, linear_probe, retrieval):
+    with pytest.raises(InputError, match="no labels"):
+      evaluator.evaluate(*args)
+
+
+@pytest.mark.parametrize("strength", [1e-1, 1e-3])
+def test_the_probe_solves_scikit_learns_problem(strength):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(200, 5)).astype(np.float32)
+  y = (x @ rng.normal(size=(5, 3)) + rng.normal(size=(200, 3))).argmax(1)
+  weights = (rng.random(200) < 0.7).astype(np.float32)
+  ours, _ = linear_probe.fit(x, y, weights, strength, 3)
+  kept = weights > 0
+  theirs = LogisticRegression(C=1 / (kept.sum() * strength), tol=1e-9, max_iter=2000)
+  theirs.fit(x[kept], y[kept])
+  logits = x @ ours["kernel"] + ours["bias"][None]
+  np.testing.assert_allclose(jax.nn.softmax(logits), theirs.predict_proba(x), atol=2e-3)
+
+
+def test_the_probe_chooses_its_penalty_without_the_test_set(run):
+  train_set, test = extract(run, "train"), extract(run)
+  x, y = train_set.h, test.h
+  result = linear_probe.probe(
+    x, train_set.labels, y, test.labels, num_classes=2, seed=0
+  )
+  other = linear_probe.probe(
+    x, train_set.labels, y, 1 - test.labels, num_classes=2, seed=0
+  )
+  assert result["regularization"] == other["regularization"]
+  assert result["accuracy"] == pytest.approx(1 - other["accuracy"])
+
+
+def test_results_are_appended_with_their_settings(run):
+  for _ in range(2):
+    program.run(retrieval, run.path, source=run.source)
+  rows = writer.read(run.path / "eval" / "retrieval.jsonl")
+  assert len(rows) == 2 and rows[0] == rows[1]
+  settings = rows[0]["settings"]
+  assert rows[0]["step"] == run.step == 16
+  assert (settings["k"], settings["split"], settings["images"]) == (10, "test", 45)
+  assert rows[0]["versions"]["jax"] == jax.__version__
+
+
+def test_steps_can_be_chosen(run):
+  assert program.open_run(run.path, step=8, source=run.source).step == 8
+  with pytest.raises(FileNotFoundError, match="step 5"):
+    program.open_run(run.path, step=5, source=run.source)
+
+
+def test_another_width_is_refused(run, tmp_path):
+  config = config_lib.from_json((run.path / "config.json").read_text())
+  config.model.width = 4
+  (run.path / "config.json").rename(tmp_path / "kept")
+  try:
+    (run.path / "config.json").write_text(config_lib.to_json(config))
+    with pytest.raises(InputError, match="does not fit.*backbone"):
+      program.open_run(run.path, source=run.source)
+  finally:
+    (tmp_path / "kept").replace(run.path / "config.json")
+
+
+def test_embed_is_the_map_and_the_norm():
+  z = np.array([[3.0, -1.0, 4.0], [-1.0, -2.0, -3.0]], np.float32)
+  np.testing.assert_allclose(
+    features.embed(z, "relu"), [[0.6, 0, 0.8], [0, 0, 0]], atol=1e-7
+  )
+  assert set(nonneg.SPARSE) <= set(nonneg.NON_NEGATIVE)
+
+
+def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch):
+  tiny.npz(tmp_path / "tiny.npz", train=64, test=45)
+  config = tiny.config()
+  config.train.epochs = 2
+  config.data.source = f"arrays:{tmp_path / 'tiny.npz'}"
+  text = compare.compare(config, tmp_path / "out", seeds=2)
+  assert "purity" in text and "index.html" in text
+  report = tmp_path / "out" / "report"
+  assert {p.name for p in report.iterdir()} == {
+    "index.html",
+    "report.md",
+    "report.json",
+    "figures",
+  }
+  for seed in (0, 1):
+    cl, ncl = (
+      config_lib.from_json(
+        (tmp_path / "out" / f"seed{seed}" / m / "config.json").read_text()
+      )
+      for m in ("cl", "ncl")
+    )
+    lines = config_lib.differences(cl, ncl)
+    assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
+    assert cl.seed == seed and cl.loss.map == "identity"
+  # Once more: both runs are used as they are.
+  monkeypatch.setattr(train, "make_step", None)
+  assert compare.compare(config, tmp_path / "out", seeds=2).startswith(text[:200])
