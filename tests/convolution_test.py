@@ -53,7 +53,8 @@ def test_value_and_gradients(size, stride, padding, x64):
   # Grey images for the large kernel: its positions are grouped, 16 to a product.
   x, kernel = arrays(size, channels=1 if size == 7 else 3)
 
-  @jax.jit
+  # Compiling is all that takes time here.
+  @jax.jit(compiler_options={"xla_backend_optimization_level": 0})
   def run(*operands):
     return (
       conv2d(*operands, stride, padding),
