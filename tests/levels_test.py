@@ -1,0 +1,84 @@
+"""The house: each module imports only what lies below it, and heavy things lazily."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "ncl_jax"
+
+LEVELS = {
+  "errors": 0,
+  "checks": 0,
+  "numerics": 0,
+  "nonneg": 0,
+  "metrics": 0,
+  "augment": 0,
+  "convolution": 0,
+  "sharding": 0,
+  "writer": 0,
+  "losses": 1,
+  "layers": 2,
+  "models": 2,
+  "optimizers": 2,
+  "data": 2,
+  "checkpoint": 2,
+  "interop": 2,
+  "config": 3,
+  "workdir": 3,
+  "cli": 3,
+  "features": 3,
+  "step": 4,
+  "train": 5,
+  "evaluators": 6,
+  "report": 6,
+  "summary": 7,
+  "compare": 7,
+}
+
+
+def module_of(path):
+  return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path, top_level_only=False):
+  """Names of all modules that a file imports, `from a import b` as "a.b" too."""
+  tree = ast.parse(path.read_text())
+  nodes = tree.body if top_level_only else ast.walk(tree)
+  for node in nodes:
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield node.module
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_list_is_the_package():
+  found = {module_of(p) for p in PACKAGE.iterdir() if p.suffix == ".py" or p.is_dir()}
+  assert found - {"__init__", "__pycache__"} == set(LEVELS)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_go_downwards(path):
+  here = module_of(path)
+  for name in imports(path):
+    parts = name.split(".")
+    if parts[0] != "ncl_jax" or here == "__init__":
+      continue
+    there = parts[1] if len(parts) > 1 else ""
+    if there in LEVELS and there != here:
+      assert LEVELS[there] <= LEVELS[here], f"{here} imports {there}"
+    assert parts[0] not in ("configs", "launch")
+
+
+@pytest.mark.parametrize(
+  "path", sorted([*PACKAGE.rglob("*.py"), *(ROOT / "launch").glob("*.py")]), ids=str
+)
+def test_tensorflow_only_in_its_room_and_never_at_import(path):
+  heavy = {"tensorflow", "tensorflow_datasets"}
+  used = {name.split(".")[0] for name in imports(path)} & heavy
+  at_import = {name.split(".")[0] for name in imports(path, True)} & heavy
+  assert not at_import
+  assert not used or path == PACKAGE / "data" / "tfds.py"
+  assert "torch" not in {name.split(".")[0] for name in imports(path)}
