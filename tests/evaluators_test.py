@@ -19,7 +19,7 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, source):
+def run(tmp_path_factory, source, two_blocks):
   config = tiny.config()
   config.train.epochs = 4
   path = train.train(config, tmp_path_factory.mktemp("runs") / "ncl", source)
@@ -45,7 +45,7 @@ def test_each_image_once_whatever_the_batch(run, batch_size):
 
 def test_a_single_image(run):
   alone = tiny.source(train=64, test=1)
-  assert extract(run, source=alone).h.shape == (1, 16)
+  assert extract(run, source=alone).h.shape == (1, 4)
 
 
 def test_layers(run):
@@ -55,11 +55,9 @@ def test_layers(run):
   f = np.divide(z, norms, out=np.zeros_like(z), where=norms > 0)
   np.testing.assert_allclose(test.layer("f", "rep_relu"), f, atol=1e-6)
   np.testing.assert_array_equal(test.layer("h", "rep_relu"), test.h)
+  last = jax.tree.map(np.asarray, run.variables["params"]["projector"]["linear2"])
   np.testing.assert_allclose(
-    test.hidden @ run.variables["params"]["projector"]["linear2"]["kernel"]
-    + run.variables["params"]["projector"]["linear2"]["bias"],
-    test.z,
-    atol=1e-5,
+    test.hidden @ last["kernel"] + last["bias"], test.z, atol=1e-5
   )
   with pytest.raises(InputError, match="layer is 'g'"):
     test.layer("g", "relu")
@@ -179,7 +177,7 @@ def test_embed_is_the_map_and_the_norm():
   assert set(nonneg.SPARSE) <= set(nonneg.NON_NEGATIVE)
 
 
-def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch):
+def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_blocks):
   tiny.npz(tmp_path / "tiny.npz", train=64, test=45)
   config = tiny.config()
   config.train.epochs = 2

@@ -1,6 +1,5 @@
-"""One update: the released code's trace, any number of devices, what was compiled."""
+"""One update: its statistics, any number of devices, what was compiled."""
 
-import functools
 import re
 
 import chex
@@ -9,128 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import recipe
 import tiny
 from jax.sharding import AxisType
 
 from ncl_jax import config as config_lib
-from ncl_jax import interop, optimizers, sharding
+from ncl_jax import optimizers, sharding
 from ncl_jax import step as step_lib
 
-TRACE = "train_trace"
+pytestmark = pytest.mark.usefixtures("two_blocks")
 
 
 def mesh_of(devices):
   return jax.make_mesh(
     (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
   )
-
-
-# The released code's five steps.
-
-
-@functools.cache
-def trace():
-  return golden_numbers.load(TRACE)
-
-
-def trace_config(map_name):
-  config = config_lib.defaults()
-  config.model.backbone = "resnet10"
-  config.model.projector_hidden = 32
-  config.model.projector_out = 16
-  config.model.dtype = "float64"
-  config.loss.map = map_name
-  return config
-
-
-def trace_start():
-  state = recipe.state(golden_numbers.tensors(TRACE)["tensors"])
-  variables = interop.from_torch(state)
-  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), variables)
-
-
-def trace_optimizer(regime):
-  """LARS with the trace's learning rates, set by hand for each step."""
-
-  def at(name):
-    rates = jnp.asarray(trace()[f"{regime}__lr_{name}"])
-    return lambda step: rates[step]
-
-  def make(name, decay):
-    return optimizers.lars(
-      at(name), weight_decay=decay, trust_coefficient=0.02, clip=True
-    )
-
-  return optimizers.partition(make("main", 1e-4), make("classifier", 0.0)), at("main")
-
-
-@pytest.mark.parametrize("map_name", ["identity", "relu", "rep_relu"])
-@pytest.mark.parametrize("regime", ["small", "recipe"])
-def test_the_released_codes_five_steps(x64, regime, map_name):
-  golden, start = trace(), trace_start()
-  prefix = f"{regime}__{map_name}__"
-  optimizer, learning_rate = trace_optimizer(regime)
-  update = jax.jit(
-    step_lib.make_update(trace_config(map_name), 10, optimizer, learning_rate)
-  )
-  state = step_lib.TrainState(
-    step=jnp.zeros((), jnp.int32),
-    params=start["params"],
-    batch_stats=start["batch_stats"],
-    opt_state=optimizer.init(start["params"]),
-  )
-  views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)
-  views = views.transpose(0, 1, 3, 4, 2).astype(np.float64)
-  initial = interop.to_torch(start)
-  for step in range(5):
-    state, values, _ = update(state, views, jnp.asarray(golden["targets"]))
-    for ours, theirs in {"loss": "loss_nce", "probe_loss": "loss_class"}.items():
-      expected = golden[f"{prefix}{theirs}_f64"][step]
-      np.testing.assert_allclose(values[ours], expected, atol=1e-9, rtol=0)
-    tensors = interop.to_torch(
-      {"params": state.params, "batch_stats": state.batch_stats}
-    )
-    for i, name in enumerate(golden["tensor_names"]):
-      tensor = np.asarray(tensors[str(name)])
-      change = tensor - initial[str(name)]
-
-      def at(key, step=step, i=i):
-        return golden[f"{prefix}{key}_f64"][step, i]
-
-      np.testing.assert_allclose((tensor**2).sum(), at("sumsq"), rtol=1e-9)
-      np.testing.assert_allclose((change**2).sum(), at("delta_sumsq"), rtol=1e-9)
-      np.testing.assert_allclose(
-        recipe.probe(str(name), tensor),
-        at("probe"),
-        rtol=0,
-        atol=1e-9 * np.sqrt(at("sumsq") / 3),
-      )
-      np.testing.assert_allclose(
-        recipe.probe(str(name), change),
-        at("delta_probe"),
-        rtol=0,
-        atol=1e-9 * np.sqrt(at("delta_sumsq") / 3),
-      )
-
-
-def test_joint_statistics_are_another_recipe(x64):
-  golden, start = trace(), trace_start()
-  config = trace_config("identity")
-  config.model.batch_norm = "joint"
-  optimizer, learning_rate = trace_optimizer("small")
-  update = jax.jit(step_lib.make_update(config, 10, optimizer, learning_rate))
-  state = step_lib.TrainState(
-    step=jnp.zeros((), jnp.int32), opt_state=optimizer.init(start["params"]), **start
-  )
-  views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)
-  views = views.transpose(0, 1, 3, 4, 2).astype(np.float64)
-  _, values, _ = update(state, views, jnp.asarray(golden["targets"]))
-  expected = golden["small__identity__step0_loss_nce_if_views_shared_one_forward_f64"]
-  np.testing.assert_allclose(values["loss"], expected, atol=1e-9, rtol=0)
-
-
-# The statistics of the log.
 
 
 def test_batch_statistics_are_the_released_codes():
@@ -155,9 +46,6 @@ def test_batch_statistics_are_the_released_codes():
   assert values["zero_rows"] == np.sum(~np.any(golden["features_nonneg"], axis=1))
 
 
-# Devices.
-
-
 def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float64"):
   """Parameters after some steps, and the gradients' norm at each."""
   config = tiny.config()
@@ -168,12 +56,10 @@ def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float
   source = tiny.source()
   config = config_lib.resolve(config, source)
   optimizer = optimizers.partition(
-    optimizers.sgd(0.05, weight_decay=1e-4), optimizers.sgd(0.1)
+    optimizers.sgd(0.3, weight_decay=1e-4), optimizers.sgd(0.5)
   )
   mesh = mesh_of(devices)
-  step = step_lib.make_step(
-    config, source, mesh, optimizer, lambda _: jnp.asarray(0.05)
-  )
+  step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
   state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   state = jax.tree.map(
     lambda x: x.astype(jnp.dtype(dtype)) if x.dtype == jnp.float32 else x, state
@@ -192,11 +78,13 @@ def _needed(batch):
   return {"image": batch["image"], "label": batch["label"]}
 
 
-@pytest.mark.parametrize("batch_norm", ["per_view", "joint"])
+@pytest.mark.parametrize(
+  "batch_norm", ["per_view", pytest.param("joint", marks=pytest.mark.slow)]
+)
 def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
   # SGD at a constant rate: LARS would hide a gradient that is wrong by a factor.
   one, rows = run(1, 10, batch_norm)
-  assert rows[-1]["loss"] < rows[0]["loss"] - 0.05
+  assert rows[-1]["probe_loss"] < rows[0]["probe_loss"] - 0.02
   for devices in (2, 8):
     many, others = run(devices, 10, batch_norm)
     chex.assert_trees_all_close(many, one, rtol=1e-8, atol=1e-8)

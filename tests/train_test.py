@@ -13,6 +13,8 @@ from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
 from ncl_jax.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("two_blocks")
+
 
 def final_model(config, source, workdir):
   shapes = jax.eval_shape(lambda: step_lib.init_variables(_resolved(config), source))
