@@ -56,7 +56,7 @@ def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float
   source = tiny.source()
   config = config_lib.resolve(config, source)
   optimizer = optimizers.partition(
-    optimizers.sgd(0.3, weight_decay=1e-4), optimizers.sgd(0.5)
+    optimizers.sgd(0.3, weight_decay=1e-4), optimizers.sgd(0.1)
   )
   mesh = mesh_of(devices)
   step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
@@ -84,7 +84,7 @@ def _needed(batch):
 def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
   # SGD at a constant rate: LARS would hide a gradient that is wrong by a factor.
   one, rows = run(1, 10, batch_norm)
-  assert rows[-1]["probe_loss"] < rows[0]["probe_loss"] - 0.02
+  assert rows[-1]["probe_loss"] < rows[0]["probe_loss"] - 0.01
   for devices in (2, 8):
     many, others = run(devices, 10, batch_norm)
     chex.assert_trees_all_close(many, one, rtol=1e-8, atol=1e-8)
