@@ -3,9 +3,9 @@
   python -m launch.compare --config=configs/digits.py --workdir=runs/digits --seeds=1
 
 Not in the paper. The digits are easy (raw pixels reach 98 %), so accuracy tells little
-here; sparsity and purity of single dimensions are what to look at. What the command above
-gave once, on the test set, CL / NCL / untrained: sparsity of f 0 / 97 / 49 %, purity at
-3 % activity 57 / 73 / 43 %, nearest neighbours on h 97.5 / 97.8 / 84.2 %.
+here; sparsity and purity of single dimensions are what to look at. What the command
+above gave once, on the test set, CL / NCL / untrained: sparsity of f 0 / 97 / 49 %,
+purity at 3 % activity 57 / 73 / 43 %, nearest neighbours on h 97.5 / 97.8 / 84.2 %.
 """
 
 from ncl_jax import config as config_lib

@@ -52,7 +52,7 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
     _set_up_compile_cache()
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {_message(error)}", file=sys.stderr)
     return 2
   except FloatingPointError as error:
     print(f"error: {error}", file=sys.stderr)
@@ -63,10 +63,20 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
   return 0
 
 
+def _message(error: Exception) -> str:
+  """An error's text, without the traceback that config flags put around our own."""
+  text = str(error).strip()
+  _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
+  return message if ours else text
+
+
 def _parse(required: Sequence[str], argv: list[str]) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
   known = config_lib.known_keys()
   for argument in argv[1:]:
+    file = argument.removeprefix("--config=").split(":", 1)[0]
+    if argument.startswith("--config=") and not pathlib.Path(file).is_file():
+      raise InputError(f"--config names the file {file!r}: there is none")
     key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
     is_field = argument.startswith(("--config.", "-config."))
     if is_field and key not in known and not key.startswith("expected."):

@@ -127,6 +127,7 @@ def test_class_folder_from_training_to_results(tmp_path):
   assert done.returncode == 2 and "loss.temperature: 0.2 there" in done.stderr
 
 
+@pytest.mark.slow
 def test_flat_folder_without_labels(tmp_path):
   images, _ = tiny.images(0, 20, channels=3)
   folder = tmp_path / "flat"

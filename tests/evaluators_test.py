@@ -177,6 +177,7 @@ def test_embed_is_the_map_and_the_norm():
   assert set(nonneg.SPARSE) <= set(nonneg.NON_NEGATIVE)
 
 
+@pytest.mark.slow
 def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_blocks):
   tiny.npz(tmp_path / "tiny.npz", train=64, test=45)
   config = tiny.config()

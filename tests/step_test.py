@@ -91,6 +91,7 @@ def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
     chex.assert_trees_all_close(others, rows, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_first_step_in_float32():
   (_, one), (_, eight) = (run(n, 1, dtype="float32") for n in (1, 8))
   for key in ("loss", "gradient_norm"):

@@ -115,6 +115,7 @@ def test_the_released_codes_five_steps(x64, regime, map_name):
       )
 
 
+@pytest.mark.slow
 def test_joint_statistics_are_another_recipe(x64):
   golden, start = trace(), trace_start()
   config = trace_config("identity")

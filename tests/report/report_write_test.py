@@ -279,7 +279,7 @@ def wide_and_long():
   [
     (few_images, {"accuracy", "curves", "interpretability"}),
     (nothing_lives, {"accuracy", "interpretability"}),
-    (wide_and_long, set()),
+    pytest.param(wide_and_long, set(), marks=pytest.mark.slow),
   ],
 )
 def test_edges(tmp_path, make, without):
