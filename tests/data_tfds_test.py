@@ -5,8 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+import tiny
 
-from ncl_jax import data
+from ncl_jax import data, train, writer
 from ncl_jax.data import source as source_module
 from ncl_jax.errors import InputError
 
@@ -182,3 +183,14 @@ def test_no_network(monkeypatch):
   monkeypatch.setattr(requests.Session, "send", fail)
   with pytest.raises(InputError, match="tfds:mnist is not in .* cannot be prepared: F"):
     data.load("tfds:mnist")
+
+
+@pytest.mark.slow
+def test_the_trainer_takes_it_by_name(tmp_path, two_blocks):
+  config = tiny.config()
+  config.data.source = "tfds:tiny_rows"
+  config.train.epochs = 2
+  path = train.train(config, tmp_path / "run")
+  rows = writer.read(path / "metrics.jsonl")
+  assert [row["step"] for row in rows] == [2]  # 30 images, one batch of 16 an epoch
+  assert np.isfinite(rows[0]["loss"]) and "probe_accuracy" in rows[0]
