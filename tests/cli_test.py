@@ -102,6 +102,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_class_folder_from_training_to_results(tmp_path):
   images, labels = tiny.images(0, 40, channels=3)
   for i, (image, label) in enumerate(zip(images, labels, strict=True)):

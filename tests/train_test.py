@@ -72,6 +72,7 @@ def test_metrics_are_logged(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_it_learns_two_colours(tmp_path):
   config, source = tiny.config(), tiny.source(train=64)
   config.train.epochs = 15
