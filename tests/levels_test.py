@@ -17,6 +17,7 @@ LEVELS = {
   "augment": 0,
   "convolution": 0,
   "sharding": 0,
+  "compile_cache": 0,
   "writer": 0,
   "losses": 1,
   "layers": 2,
