@@ -33,6 +33,7 @@ LEVELS = {
   "step": 4,
   "train": 5,
   "evaluators": 6,
+  "self_check": 6,
   "report": 6,
   "summary": 7,
   "compare": 7,
