@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ncl_jax import checkpoint, losses, self_check
+from ncl_jax import checkpoint, losses, self_check, sharding
 from ncl_jax import step as step_lib
 from ncl_jax.self_check import arithmetic, machine, result, storage, training
 
@@ -151,11 +151,14 @@ def test_a_wrong_gradient_is_noticed(monkeypatch):
 
 
 def test_one_wrong_device_is_named(monkeypatch):
-  put = jax.device_put
   bad = jax.devices()[5]
-  monkeypatch.setattr(
-    jax, "device_put", lambda x, device: put(np.abs(x) if device == bad else x, device)
-  )
+  to_global = sharding.to_global
+
+  def on_devices(mesh, copies):
+    where = [device == bad for device in mesh.devices.flat]
+    return to_global(mesh, np.where(np.reshape(where, (-1, 1, 1, 1)), -copies, copies))
+
+  monkeypatch.setattr(sharding, "to_global", on_devices)
   seen = arithmetic.loss()
   assert seen.ok is False and f"on {bad}" in seen.detail
 
@@ -163,6 +166,7 @@ def test_one_wrong_device_is_named(monkeypatch):
 # The step.
 
 
+@pytest.mark.slow
 def test_negatives_of_a_devices_own_shard_are_noticed(monkeypatch):
   right, make_step = losses.nt_xent, step_lib.make_step
   parts = 1
@@ -202,8 +206,9 @@ def test_a_difference_between_devices_is_noticed(whole_run, monkeypatch, name):
 
 def test_one_device_has_nothing_to_compare_with(whole_run, monkeypatch):
   one = whole_run[-1][1]
+  mesh = sharding.make_mesh(jax.devices()[:1])
   monkeypatch.setattr(step_lib, "build", lambda *_: {})
-  monkeypatch.setattr(training.sharding_lib, "make_mesh", training._mesh_of_one)
+  monkeypatch.setattr(sharding, "make_mesh", lambda *_: mesh)
   monkeypatch.setattr(training, "_first_step", lambda *_: one)
   seen = training.step()
   assert seen.ok and "one device, nothing to compare" in seen.detail

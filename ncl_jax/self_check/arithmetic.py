@@ -5,9 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from scipy import special
 
-from ncl_jax import losses, nonneg
+from ncl_jax import losses, nonneg, sharding
 from ncl_jax.self_check.result import TOLERANCE, Result, distance, worst
 
 MATMUL_TOLERANCE = 1e-5
@@ -52,10 +53,24 @@ def loss() -> Result:
     f = nonneg.apply_map(z, "rep_relu")
     return losses.nt_xent(f, temperature=temperature).mean()
 
-  compute = jax.jit(jax.value_and_grad(mean_loss))
+  # One program for all devices, each of which computes the whole.
+  local = jax.local_devices()
+  mesh = sharding.make_mesh(local)
+  each = PartitionSpec(sharding.AXIS)
+  compute = jax.jit(
+    jax.shard_map(
+      lambda z: jax.tree.map(lambda x: x[None], jax.value_and_grad(mean_loss)(z[0])),
+      mesh=mesh,
+      in_specs=each,
+      out_specs=each,
+    )
+  )
+  copies = np.broadcast_to(z[None], (len(local), *z.shape))
+  values, gradients = compute(sharding.to_global(mesh, copies))
   errors = {}
-  for device in jax.local_devices():
-    value, gradient = compute(jax.device_put(z, device))
+  for device, value, gradient in zip(
+    mesh.devices.flat, np.asarray(values), np.asarray(gradients), strict=True
+  ):
     found = (distance(value, exact), distance(gradient, exact_gradient))
     errors[str(device)] = worst(*found)
   place = max(errors, key=lambda name: errors[name])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
@@ -28,7 +28,9 @@ def step() -> Result:
   """The first train step: on one device, on all, and its loss in numpy."""
   config, source = prepared(small_config())
   temperature = config.loss.temperature
-  one, every = _mesh_of_one(), sharding_lib.make_mesh()
+  # A device of this process: each process makes the comparison by itself.
+  one = sharding_lib.make_mesh(jax.local_devices()[:1])
+  every = sharding_lib.make_mesh()
   # Otherwise each number of devices may be rounded in another way.
   with jax.default_matmul_precision("highest"):
     state = _to_host(
@@ -159,16 +161,6 @@ def _first_step(config: ConfigDict, source: Source, mesh: Mesh, state: Any) -> d
     "statistics": _to_host(after.batch_stats),
     "z": np.asarray(z),
   }
-
-
-def _mesh_of_one() -> Mesh:
-  """A device of this process: each process makes the comparison by itself."""
-  return jax.make_mesh(
-    (1,),
-    (sharding_lib.AXIS,),
-    axis_types=(AxisType.Auto,),
-    devices=jax.local_devices()[:1],
-  )
 
 
 def put(tree: Any, mesh: Mesh) -> Any:
