@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -276,4 +277,42 @@ def test_as_a_user_calls_it(tmp_path):
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stdout.splitlines()[-1] == "PASS: all checks"
   assert "2 devices from one" in done.stdout
+  assert not list(tmp_path.iterdir())
+
+
+# What a process of two runs, each with two devices; a network of two blocks.
+PROCESS = """
+import sys
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+index, port, workdir = sys.argv[1:]
+jax.distributed.initialize(f"localhost:{port}", 2, int(index))
+from ncl_jax import models, self_check
+models.resnet10 = lambda stem, width, dtype: models.ResNet(
+  (1, 1), models.BasicBlock, stem, width, dtype
+)
+sys.exit(not self_check.run(workdir))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-c", PROCESS, str(index), str(port), str(tmp_path)],
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for index in range(2)
+  ]
+  said = [process.communicate(timeout=500)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], said
+  assert "4 x cpu" in said[0] and "2 process(es)" in said[0]
+  assert "4 devices from one" in said[0] and "PASS: all checks" in said[0]
+  assert "PASS" not in said[1]
   assert not list(tmp_path.iterdir())
