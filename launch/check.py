@@ -2,7 +2,7 @@
 
   python -m launch.check --workdir=runs
 
-Takes about a minute on two CPU cores. A line for each check: PASS, FAIL, or NOTE for
+Takes one to two minutes on two CPU cores. A line for each check: PASS, FAIL, or NOTE for
 what is good to know; exit code 1 if one failed. With --workdir the checkpoint is tried
 in that directory, and nothing is left there.
 """
