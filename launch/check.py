@@ -2,9 +2,9 @@
 
   python -m launch.check --workdir=runs
 
-Takes one to two minutes on two CPU cores. A line for each check: PASS, FAIL, or NOTE for
-what is good to know; exit code 1 if one failed. With --workdir the checkpoint is tried
-in that directory, and nothing is left there.
+Takes one to two minutes on two CPU cores. A line for each check: PASS, FAIL, or NOTE
+for what is good to know; exit code 1 if one failed. With --workdir the checkpoint is
+tried in that directory, and nothing is left there.
 """
 
 import sys
