@@ -5,7 +5,6 @@ by SIGTERM with everything saved; after the last two the same command goes on.
 """
 
 import logging as python_logging
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 import jax
 from absl import flags, logging
 
+from ncl_jax import compile_cache
 from ncl_jax import config as config_lib
 from ncl_jax import distributed
 from ncl_jax.errors import (
@@ -75,7 +75,7 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
   try:
     _parse(required, argv)
     _set_up_log()
-    _set_up_compile_cache()
+    compile_cache.set_up()
     distributed.initialize(
       _COORDINATOR.value,
       _NUM_PROCESSES.value,
@@ -160,10 +160,3 @@ def _set_up_log() -> None:
 def _is_first_process() -> bool:
   # Asking jax alone would start its backends, before their settings are made.
   return not jax.distributed.is_initialized() or jax.process_index() == 0
-
-
-def _set_up_compile_cache() -> None:
-  """Compiled programs outlive the process, so that a second start does not wait."""
-  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = pathlib.Path("~/.cache/ncl_jax/compiled").expanduser()
-    jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -1,6 +1,7 @@
 """Devices: the mesh, how arrays lie on it, from host batch to global array."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,13 +14,19 @@ from ncl_jax.errors import InputError
 AXIS = "data"
 
 
-def make_mesh() -> Mesh:
-  """All devices of all processes along one axis, `data`.
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """Devices along one axis, `data`.
 
   The axis is Auto: losses are written for the global batch and XLA places the
   collectives.
+
+  Args:
+    devices: which; None for all devices of all processes.
   """
-  return jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(AxisType.Auto,))
+  devices = jax.devices() if devices is None else devices
+  return jax.make_mesh(
+    (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
+  )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

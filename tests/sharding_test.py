@@ -20,6 +20,11 @@ def test_a_batch_is_split_in_order():
     np.testing.assert_array_equal(shard.data, rows[2 * device : 2 * device + 2])
 
 
+def test_a_mesh_of_some_devices():
+  some = jax.devices()[2:4]
+  assert list(sharding.make_mesh(some).devices.flat) == some
+
+
 def test_batches_must_be_shared_equally():
   mesh = sharding.make_mesh()
   sharding.check_batch(mesh, 16)
