@@ -96,6 +96,9 @@ def defaults() -> ConfigDict:
 
   config.train = ConfigDict()
   config.train.batch_size = 256  # images; 0: from the data
+  # In so many chunks the batch passes the network, with the loss of the whole batch but
+  # in the memory of one chunk; BatchNorm sees a chunk at a time, so results differ.
+  config.train.accumulate = 1
   config.train.epochs = 200  # 0: from the data
   config.train.log_every_steps = 50
   config.train.checkpoint_every_epochs = 10
@@ -157,6 +160,7 @@ def validate(config: ConfigDict) -> None:
     "optimizer.learning_rate",
     "optimizer.probe_learning_rate",
     "optimizer.trust_coefficient",
+    "train.accumulate",
     "train.log_every_steps",
     "train.checkpoint_every_epochs",
     "train.keep_checkpoints",

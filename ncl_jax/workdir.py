@@ -45,12 +45,13 @@ def prepare(
     config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
   elif path.exists() and (not path.is_dir() or any(path.iterdir())):
     raise InputError(f"{path} is neither empty nor a work directory of this program")
+  accumulate = config.train.accumulate
   devices = sharding_lib.set_cpu_devices(
-    config.train.batch_size, config.train.cpu_devices
+    config.train.batch_size // accumulate, config.train.cpu_devices
   )
   config.train.cpu_devices = devices
   mesh = sharding_lib.make_mesh()
-  sharding_lib.check_batch(mesh, config.train.batch_size)
+  sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
   if jax.process_index() == 0:
     path.mkdir(parents=True, exist_ok=True)
     swap = path / "config.json.tmp"
