@@ -5,7 +5,7 @@ device for each k of `train.accumulate` and prints the memory for temporaries, i
 the activations are, as XLA plans it. With --steps it also runs the step and prints the
 time, median of so many. Compiling takes minutes.
 
-  python benchmarks/accumulation.py --batch_size=128
+  python -m benchmarks.accumulation --batch_size=128
 """
 
 import argparse
