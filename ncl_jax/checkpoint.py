@@ -4,7 +4,9 @@ A checkpoint has two items: `model` (params, batch_stats), which is all that eva
 reads, and `train` (step, opt_state).
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,13 +14,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Sharding
 
-from ncl_jax.errors import InputError
+from ncl_jax.errors import InputError, SaveError
 
 FOLDER = "checkpoints"
 
 
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
+
+  What a kill left half-written is removed, so one process at a time may hold them.
 
   Args:
     workdir: of the run; the checkpoints lie in its folder `checkpoints`.
@@ -27,14 +31,16 @@ class Checkpoints:
 
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
     self._folder = _folder(workdir)
-    self._manager = _manager(self._folder, max_to_keep=keep, create=True)
+    self._saving: int | None = None
+    self._manager = _manager(
+      self._folder, max_to_keep=keep, create=True, cleanup_tmp_directories=True
+    )
 
   def __enter__(self) -> "Checkpoints":
     return self
 
   def __exit__(self, *unused: object) -> None:
-    # Saves are asynchronous: leaving before the last one is on disk would lose it.
-    self._manager.wait_until_finished()
+    self.wait()
     self._manager.close()
 
   def latest_step(self) -> int | None:
@@ -48,13 +54,51 @@ class Checkpoints:
       step: steps done.
       model: tree for evaluation, {"params", "batch_stats"}.
       train: tree that only training needs.
+
+    Raises:
+      SaveError: if it cannot, or the save before could not; earlier ones are kept.
     """
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        model=ocp.args.StandardSave(model), train=ocp.args.StandardSave(train)
-      ),
-    )
+    self.wait()
+    self._saving = step
+    with self._failures():
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          model=ocp.args.StandardSave(model), train=ocp.args.StandardSave(train)
+        ),
+      )
+
+  def check(self) -> None:
+    """Raises SaveError if the save in the background has failed; never waits."""
+    if self._saving is not None:
+      with self._failures():
+        self._manager.check_for_errors()
+      if not self._manager.is_saving_in_progress():
+        self.wait()
+
+  def wait(self) -> None:
+    """Returns once the last save is on disk.
+
+    Raises:
+      SaveError: if it could not be written; earlier ones are kept.
+    """
+    if self._saving is not None:
+      with self._failures():
+        self._manager.wait_until_finished()
+      self._saving = None
+
+  @contextlib.contextmanager
+  def _failures(self) -> Iterator[None]:
+    """Tells of whatever goes wrong while saving: the step, the place, the cause."""
+    try:
+      yield
+    except Exception as error:
+      step, self._saving = self._saving, None
+      raise SaveError(
+        f"the checkpoint of step {step} could not be written to {self._folder}: "
+        f"{error}. The earlier ones are kept: mend the cause (space left? may you "
+        "write there?) and run the same command again to go on"
+      ) from error
 
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
     """Loads a checkpoint into the places of a tree.

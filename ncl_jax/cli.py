@@ -1,6 +1,7 @@
 """How every program starts and ends: flags, log, compile cache, one message an error.
 
-Exit codes: 0 done (also `--help`), 1 failed, 2 wrong input, 130 interrupted.
+Exit codes: 0 done (also `--help`), 1 failed, 2 wrong input, 130 interrupted, 143 ended
+by SIGTERM with everything saved; after the last two the same command goes on.
 """
 
 import logging as python_logging
@@ -13,7 +14,27 @@ import jax
 from absl import flags, logging
 
 from ncl_jax import config as config_lib
-from ncl_jax.errors import InputError
+from ncl_jax import distributed
+from ncl_jax.errors import (
+  EXIT_FAILED,
+  EXIT_INPUT,
+  EXIT_INTERRUPTED,
+  InputError,
+  SaveError,
+  Stopped,
+)
+
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator", "", "several processes: HOST:PORT of process 0"
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "how many processes")
+_PROCESS_ID = flags.DEFINE_integer("process_id", -1, "which one this is, from 0")
+_DISTRIBUTED = flags.DEFINE_bool(
+  "distributed", False, "find these three by Slurm, Open MPI, Kubernetes or the TPU"
+)
+_HEARTBEAT = flags.DEFINE_integer(
+  "heartbeat_seconds", 30, "a process silent for so long is dead", lower_bound=1
+)
 
 
 def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
@@ -23,7 +44,12 @@ def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
     main: takes nothing; reads the flags that its module defined.
     required: names of flags that must be given.
   """
-  sys.exit(_run(main, required, sys.argv))
+  code = EXIT_FAILED
+  try:
+    code = _run(main, required, sys.argv)
+  finally:
+    distributed.leave(code)
+  sys.exit(code)
 
 
 def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
@@ -50,17 +76,30 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
     _parse(required, argv)
     _set_up_log()
     _set_up_compile_cache()
+    distributed.initialize(
+      _COORDINATOR.value,
+      _NUM_PROCESSES.value,
+      _PROCESS_ID.value,
+      detect=_DISTRIBUTED.value,
+      heartbeat_seconds=_HEARTBEAT.value,
+    )
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
-    print(f"error: {_message(error)}", file=sys.stderr)
-    return 2
-  except FloatingPointError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
+    return _say(f"error: {_message(error)}", EXIT_INPUT)
+  except (FloatingPointError, SaveError) as error:
+    return _say(f"error: {error}", EXIT_FAILED)
+  except OSError as error:
+    return _say(f"error: {error.filename or 'input or output'}: {error}", EXIT_FAILED)
+  except Stopped as reason:
+    return _say(str(reason), reason.exit_code)
   except KeyboardInterrupt:
-    print("interrupted: run the same command again to go on", file=sys.stderr)
-    return 130
+    return _say("interrupted: run the same command again to go on", EXIT_INTERRUPTED)
   return 0
+
+
+def _say(text: str, code: int) -> int:
+  print(text, file=sys.stderr)
+  return code
 
 
 def _message(error: Exception) -> str:

@@ -8,6 +8,7 @@ fills them in, and what it filled in is what `config.json` records.
 import difflib
 import json
 import math
+import pathlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -100,6 +101,7 @@ def defaults() -> ConfigDict:
   # in the memory of one chunk; BatchNorm sees a chunk at a time, so results differ.
   config.train.accumulate = 1
   config.train.epochs = 200  # 0: from the data
+  config.train.init_from = ""  # a run's directory: its weights, a fresh optimiser
   config.train.log_every_steps = 50
   config.train.checkpoint_every_epochs = 10
   config.train.keep_checkpoints = 2
@@ -221,6 +223,11 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         f"augment.{key} has {len(config.augment[key])} values: the images of "
         f"{source.name} have {channels} channels"
       )
+  if config.train.init_from:
+    run = pathlib.Path(config.train.init_from).expanduser().resolve()
+    if not (run / "config.json").is_file():
+      raise InputError(f"train.init_from is {run}: there is no config.json of a run")
+    config.train.init_from = str(run)
   if not config.train.batch_size:
     # The largest power of two that leaves eight steps an epoch, within [8, 256].
     config.train.batch_size = 2 ** int(

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import accumulation, augment, losses, metrics, nonneg, optimizers
+from ncl_jax import accumulation, augment, collapse, losses, metrics, nonneg, optimizers
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
@@ -32,12 +32,14 @@ class TrainState:
       classifier on detached `h`, absent without labels.
     batch_stats: BatchNorm's running statistics.
     opt_state: of the optimiser.
+    epoch: what the features of this epoch have shown so far, see `collapse`.
   """
 
   step: jax.Array
   params: Any
   batch_stats: Any
   opt_state: Any
+  epoch: Any = None
 
 
 def make_optimizer(
@@ -119,6 +121,7 @@ def init_state(
     params=variables["params"],
     batch_stats=variables["batch_stats"],
     opt_state=optimizer.init(variables["params"]),
+    epoch=collapse.start(config.model.projector_out),
   )
 
 
@@ -211,7 +214,7 @@ def make_update(
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     values["learning_rate"] = learning_rate(state.step)
     values["gradient_norm"] = optax.tree.norm(gradients)
-    state = TrainState(
+    state = state.replace(
       step=state.step + 1,
       params=optax.apply_updates(state.params, updates),
       batch_stats=batch_stats,
@@ -233,7 +236,7 @@ def make_step(
 
   Args:
     config: resolved settings.
-    source: for the number of classes.
+    source: for the number of classes, and of steps in an epoch.
     mesh: from `sharding.make_mesh`.
     optimizer: from `make_optimizer`.
     learning_rate: from `make_optimizer`.
@@ -245,6 +248,7 @@ def make_step(
   """
   views_config = config_lib.augmentation(config)
   seed = config.seed
+  per_epoch = source.steps_per_epoch(config.train.batch_size)
 
   def make_views(batch):
     return augment.make_views(batch["draws"], batch["image"], views_config)
@@ -256,7 +260,9 @@ def make_step(
     # Of the whole batch, so that views do not depend on `train.accumulate`.
     draws = augment.draws(key, batch["image"].shape[0])
     views = {"draws": draws, "image": batch["image"]}
-    return update(state, views, batch["label"])
+    first = state.step % per_epoch == 0
+    state, values, z = update(state, views, batch["label"])
+    return state.replace(epoch=collapse.fold(state.epoch, z, first)), values, z
 
   whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
   return jax.jit(

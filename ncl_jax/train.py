@@ -1,8 +1,10 @@
 """Pretraining: the loop around the compiled step, its checkpoints and its log."""
 
 import collections
+import dataclasses
 import math
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, writer
+from ncl_jax import checkpoint, collapse, distributed, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
@@ -30,6 +32,9 @@ def train(
 ) -> pathlib.Path:
   """Trains to the end, from the newest checkpoint if there is one.
 
+  Killed at any moment and called again, it ends in the same state, bit for bit, as a
+  run that was never killed.
+
   Args:
     config: settings; those that mean "from the data" are filled in.
     workdir: gets config.json, metrics.jsonl and checkpoints/.
@@ -42,73 +47,106 @@ def train(
     InputError: for settings that cannot work, before anything is compiled.
     FloatingPointError: if the loss or a parameter stops being finite, naming the step;
       the last good checkpoint is kept.
+    SaveError: if a checkpoint cannot be written, naming its step; others are kept.
+    Stopped: after SIGTERM or Ctrl-C, with everything saved.
   """
   config_lib.validate(config)
   source = source or workdir_lib.load_source(config)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  with (
+    distributed.StopRequests() as stop,
+    workdir_lib.hold(path, config),
+    checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
+  ):
+    _train(config, path, source, mesh, checkpoints, stop)
+  return path
+
+
+def _train(
+  config: ConfigDict,
+  path: pathlib.Path,
+  source: Source,
+  mesh: Mesh,
+  checkpoints: checkpoint.Checkpoints,
+  stop: distributed.StopRequests,
+) -> None:
   batch_size = config.train.batch_size
-  per_epoch = source.num_examples("train") // batch_size
+  per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
   _describe(config, source, mesh, total)
-
   optimizer, learning_rate = make_optimizer(config, per_epoch)
+  start = checkpoints.latest_step() or 0
+  if start >= total:
+    logging.info("%s is complete: step %d of %d", path, start, total)
+    return
+  if start:
+    state = _restore(checkpoints, start, config, source, optimizer, mesh)
+    logging.info("going on from step %d of %d", start, total)
+  else:
+    state = build(lambda: init_state(config, source, optimizer), mesh)
+    if config.train.init_from:
+      state = _with_weights_of(config.train.init_from, state, mesh)
   metrics_file = path / "metrics.jsonl"
-  with checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints:
-    start = checkpoints.latest_step() or 0
-    if start >= total:
-      logging.info("%s is complete: step %d of %d", path, start, total)
-      return path
-    if start:
-      state = _restore(checkpoints, start, config, source, optimizer, mesh)
-      logging.info("going on from step %d of %d", start, total)
-    else:
-      state = build(lambda: init_state(config, source, optimizer), mesh)
-    if jax.process_index() == 0:
-      writer.truncate(metrics_file, start)
+  if jax.process_index() == 0:
+    writer.truncate(metrics_file, start)
 
-    step = make_step(config, source, mesh, optimizer, learning_rate)
-    batches = source.train_batches(
-      config.seed, start, batch_size, jax.process_index(), jax.process_count()
-    )
-    progress = writer.Progress(total, start, batch_size)
-    recorder = _Recorder(
-      metrics_file, progress, per_epoch, config.train.log_every_steps
-    )
-    save_every = config.train.checkpoint_every_epochs * per_epoch
-    try:
-      for done in range(start + 1, total + 1):
-        batch = next(batches)
-        batch = sharding_lib.to_global(
-          mesh, {"image": batch["image"], "label": batch["label"]}
+  step = make_step(config, source, mesh, optimizer, learning_rate)
+  batches = source.train_batches(
+    config.seed, start, batch_size, jax.process_index(), jax.process_count()
+  )
+  progress = writer.Progress(total, start, batch_size)
+  recorder = _Recorder(metrics_file, progress, per_epoch, config)
+  save_every = config.train.checkpoint_every_epochs * per_epoch
+  try:
+    for done in range(start + 1, total + 1):
+      batch = next(batches)
+      batch = sharding_lib.to_global(
+        mesh, {"image": batch["image"], "label": batch["label"]}
+      )
+      state, values, z = step(state, batch)
+      if recorder.writes(done):
+        values |= batch_statistics(
+          z, batch["label"], source.num_classes, config.eval.threshold
         )
-        state, values, z = step(state, batch)
-        if done % config.train.log_every_steps == 0:
-          values |= batch_statistics(
-            z, batch["label"], source.num_classes, config.eval.threshold
-          )
-        # The values of the step before are fetched now, so the device never waits.
-        recorder.add(done, values)
-        if done % save_every == 0 or done == total:
-          recorder.flush()
-          _check_finite(state, done)
-          checkpoints.save(
-            done,
-            model={"params": state.params, "batch_stats": state.batch_stats},
-            train={"step": state.step, "opt_state": state.opt_state},
-          )
-    finally:
-      batches.close()
-      progress.close()
-  return path
+      if done % per_epoch == 0:
+        values |= collapse.summary(state.epoch, config.eval.threshold)
+      # The values of the step before are fetched now, so the device never waits.
+      recorder.add(done, values)
+      checkpoints.check()
+      stopping = stop.at(done) and done < total
+      if stopping or done % save_every == 0 or done == total:
+        recorder.flush()
+        _check_finite(state, done)
+        checkpoints.save(
+          done,
+          model={"params": state.params, "batch_stats": state.batch_stats},
+          train={
+            "step": state.step,
+            "opt_state": state.opt_state,
+            "epoch": state.epoch,
+          },
+        )
+      if stopping:
+        checkpoints.wait()
+        raise stop.stopped(done, total)
+  finally:
+    batches.close()
+    progress.close()
 
 
 class _Recorder:
   """Fetches a step's metrics one step late, checks them, and writes some of them."""
 
-  def __init__(self, file, progress, per_epoch, log_every):
+  def __init__(self, file, progress, per_epoch, config):
     self._file, self._progress = file, progress
-    self._per_epoch, self._log_every = per_epoch, log_every
+    self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
+    self._width, self._map = config.model.projector_out, config.loss.map
+    self._warned = False
     self._pending: collections.deque = collections.deque()
+
+  def writes(self, step):
+    """Whether the metrics of this step go into the file."""
+    return step % self._log_every == 0 or step % self._per_epoch == 0
 
   def add(self, step, values):
     self._pending.append((step, values))
@@ -128,9 +166,21 @@ class _Recorder:
         "A lower learning rate or a higher temperature usually helps."
       )
     self._progress.update(step, f"loss {loss:.4f}")
-    if step % self._log_every == 0 and jax.process_index() == 0:
+    if self.writes(step):
+      values = jax.device_get(values)
       row = {"step": step, "epoch": step / self._per_epoch}
-      writer.append(self._file, row | jax.device_get(values))
+      if jax.process_index() == 0:
+        writer.append(self._file, row | values)
+      if step % self._per_epoch == 0:
+        self._warn(row["epoch"], values)
+
+  def _warn(self, epoch, values):
+    lines = collapse.warnings(values, self._width, self._map)
+    # Said when it begins: a run that stays so would say it every epoch.
+    if lines and not self._warned:
+      for line in lines:
+        logging.warning("epoch %d: %s", epoch, line)
+    self._warned = bool(lines)
 
 
 def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
@@ -142,9 +192,27 @@ def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
   model, rest = checkpoints.restore(
     step,
     model={"params": targets.params, "batch_stats": targets.batch_stats},
-    train={"step": targets.step, "opt_state": targets.opt_state},
+    train={
+      "step": targets.step,
+      "opt_state": targets.opt_state,
+      "epoch": targets.epoch,
+    },
   )
   return TrainState(**model, **rest)
+
+
+def _with_weights_of(workdir: str, state: TrainState, mesh: Mesh) -> TrainState:
+  """The network of another run under a fresh optimiser."""
+  model: dict[str, Any] = {"params": state.params, "batch_stats": state.batch_stats}
+  model, step = checkpoint.load_model(workdir, model, sharding_lib.replicated(mesh))
+  logging.info(
+    "starts from the %d tensors, %d numbers, of step %d in %s",
+    len(jax.tree.leaves(model)),
+    sum(x.size for x in jax.tree.leaves(model)),
+    step,
+    workdir,
+  )
+  return dataclasses.replace(state, **model)
 
 
 @jax.jit

@@ -1,6 +1,12 @@
 """A run's directory: its config.json, written once and compared ever after."""
 
+import contextlib
+import fcntl
+import hashlib
+import os
 import pathlib
+import socket
+from collections.abc import Iterator
 
 import jax
 from jax.sharding import Mesh
@@ -8,15 +14,18 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
+from ncl_jax import distributed
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
+
+_LOCK = ".lock"
 
 
 def prepare(
   config: ConfigDict, workdir: str | pathlib.Path, source: Source
 ) -> tuple[ConfigDict, pathlib.Path, Mesh]:
-  """Settles the config, the directory and the devices; last of all writes config.json.
+  """Settles the config, the directory and the devices, and writes nothing yet.
 
   Args:
     config: as given.
@@ -27,8 +36,8 @@ def prepare(
     (resolved config, absolute path, mesh of all devices).
 
   Raises:
-    InputError: if the settings do not fit the data or the devices, or the directory
-      belongs to another config; nothing is changed there.
+    InputError: if the settings do not fit the data or the devices, the directory
+      belongs to another config, or processes disagree.
   """
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
@@ -43,7 +52,7 @@ def prepare(
         f"Differences: {'; '.join(faults)}. Choose another --workdir, or that config."
       )
     config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
-  elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+  elif path.exists() and not _is_free(path):
     raise InputError(f"{path} is neither empty nor a work directory of this program")
   accumulate = config.train.accumulate
   devices = sharding_lib.set_cpu_devices(
@@ -52,12 +61,45 @@ def prepare(
   config.train.cpu_devices = devices
   mesh = sharding_lib.make_mesh()
   sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
-  if jax.process_index() == 0:
-    path.mkdir(parents=True, exist_ok=True)
-    swap = path / "config.json.tmp"
-    swap.write_text(config_lib.to_json(config), encoding="utf-8")
-    swap.replace(file)
+  # Also the point up to which every process sees the directory as it was.
+  distributed.agree("the config", config_lib.to_json(config))
+  distributed.agree("the training set", _fingerprint(source))
   return config, path, mesh
+
+
+@contextlib.contextmanager
+def hold(workdir: pathlib.Path, config: ConfigDict) -> Iterator[None]:
+  """Opens a directory for training, with its config.json; keeps other runs out.
+
+  Args:
+    workdir: from `prepare`.
+    config: likewise.
+
+  Raises:
+    InputError: if a living process is training there, saying which; nothing is changed.
+  """
+  if jax.process_index() != 0:
+    yield
+    return
+  workdir.mkdir(parents=True, exist_ok=True)
+  # Text about the holder, for people; the lock itself is the kernel's, so no kill can
+  # leave it behind.
+  with (workdir / _LOCK).open("a+", encoding="utf-8") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      file.seek(0)
+      raise InputError(
+        f"{workdir} is in use: {file.read().strip()} is training there. Wait for it, "
+        "stop it, or choose another --workdir"
+      ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    swap = workdir / "config.json.tmp"
+    swap.write_text(config_lib.to_json(config), encoding="utf-8")
+    swap.replace(workdir / "config.json")
+    yield
 
 
 def read_config(workdir: str | pathlib.Path) -> ConfigDict:
@@ -81,3 +123,17 @@ def load_source(config: ConfigDict) -> Source:
     train_examples=config.data.train_examples,
     on_bad_image=config.data.on_bad_image,
   )
+
+
+def _is_free(path: pathlib.Path) -> bool:
+  """Whether a directory may become a work directory: nobody's files are in it."""
+  # A kill between the two may leave the lock without a config.json.
+  ours = {_LOCK, "config.json.tmp"}
+  return path.is_dir() and all(entry.name in ours for entry in path.iterdir())
+
+
+def _fingerprint(source: Source) -> str:
+  """A text that differs wherever two processes found different training data."""
+  labels = source.split("train").labels
+  digest = hashlib.sha256(labels.tobytes()).hexdigest()
+  return f"{source.name} {source.image_shape} {len(labels)} {digest}"

@@ -39,6 +39,11 @@ def npz(path, **kwargs):
   return path
 
 
+def get_config(method="ncl"):
+  """For `--config=tests/tiny.py:METHOD`."""
+  return config(method)
+
+
 def config(method="ncl"):
   """Three steps an epoch, four epochs, a network of two channels."""
   c = config_lib.defaults()

@@ -38,7 +38,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, a, b)
   assert (parts / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
   steps = [row["step"] for row in writer.read(whole / "metrics.jsonl")]
-  assert steps == [2, 4, 6, 8, 10, 12]
+  # Every second step, and the end of every epoch.
+  assert steps == [2, 3, 4, 6, 8, 9, 10, 12]
   # A finished run is left as it is.
   before = (parts / "metrics.jsonl").stat().st_mtime_ns
   train.train(config, parts, source)
@@ -63,6 +64,9 @@ def test_metrics_are_logged(tmp_path):
     "zero_rows",
     "effective_rank",
     "class_consistency",
+    "epoch_live_dimensions",
+    "epoch_constant_dimensions",
+    "epoch_zero_rows",
   }
   assert row["step"] == 6 and row["epoch"] == 2.0
   stored = json.loads((path / "config.json").read_text())

@@ -1,0 +1,177 @@
+"""Several processes as one program: start, agreement, and being asked to stop."""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from types import FrameType, TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+
+from ncl_jax.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, InputError, Stopped
+
+
+def initialize(
+  coordinator: str = "",
+  num_processes: int = 0,
+  process_id: int = -1,
+  *,
+  detect: bool = False,
+  heartbeat_seconds: int = 30,
+) -> None:
+  """Joins the other processes; does nothing for a program that is alone.
+
+  Args:
+    coordinator: "HOST:PORT" of process 0; with the next two, an explicit set-up.
+    num_processes: how many there are.
+    process_id: which one this is, from 0.
+    detect: find all three by Slurm, Open MPI, Kubernetes or the TPU instead.
+    heartbeat_seconds: after so long without a sign of life a process counts as dead,
+      and the others end with a message.
+
+  Raises:
+    InputError: for half a set-up, or where nothing is found.
+  """
+  given = {
+    "coordinator": bool(coordinator),
+    "num_processes": num_processes > 0,
+    "process_id": process_id >= 0,
+  }
+  missing = [f"--{name}" for name, there in given.items() if not there]
+  if len(missing) == len(given):
+    if not detect:
+      return
+    where: dict[str, Any] = {}
+  elif detect or missing:
+    raise InputError(
+      "several processes need --coordinator, --num_processes and --process_id, or "
+      f"--distributed alone: {', '.join(missing) or '--distributed'} is "
+      f"{'missing' if missing else 'too much'}"
+    )
+  elif process_id >= num_processes or ":" not in coordinator:
+    raise InputError(
+      f"--coordinator={coordinator} --num_processes={num_processes} "
+      f"--process_id={process_id}: allowed are HOST:PORT and a process from 0 to "
+      f"{num_processes - 1}"
+    )
+  else:
+    where = {
+      "coordinator_address": coordinator,
+      "num_processes": num_processes,
+      "process_id": process_id,
+    }
+  try:
+    jax.distributed.initialize(
+      **where,
+      heartbeat_timeout_seconds=heartbeat_seconds,
+      shutdown_timeout_seconds=heartbeat_seconds,
+    )
+  except ValueError as error:
+    raise InputError(
+      f"--distributed found no cluster here ({error}): give --coordinator, "
+      "--num_processes and --process_id"
+    ) from error
+
+
+def leave(code: int) -> None:
+  """Parts from the other processes; a program that is alone is left as it is.
+
+  Args:
+    code: the exit code. With 0, and after a stop that all processes agreed on, they
+      wait for each other; with any other this one ends here and now, after printing the
+      exception that is being handled, and the others notice.
+  """
+  if not jax.distributed.is_initialized():
+    return
+  if code in (0, EXIT_TERMINATED):
+    jax.distributed.shutdown()
+    return
+  if sys.exc_info()[0] is not None:
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # The orderly way waits for processes that in turn wait for this one.
+  os._exit(code)
+
+
+def agree(what: str, value: str) -> None:
+  """Makes sure that all processes were given the same.
+
+  Args:
+    what: the thing's name, for the message.
+    value: its text on this process.
+
+  Raises:
+    InputError: on every process, if one differs.
+  """
+  if jax.process_count() == 1:
+    return
+  digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
+  digests = multihost_utils.process_allgather(digest)
+  strangers = np.flatnonzero(np.any(digests != digests[:1], axis=1))
+  if strangers.size:
+    raise InputError(
+      f"{what} differs between the processes: process "
+      f"{', '.join(map(str, strangers))} has another than process 0"
+    )
+
+
+class StopRequests:
+  """Turns SIGTERM and Ctrl-C into a question that the loop asks after each step.
+
+  Several processes agree on the step (SIGTERM to any of them is enough); Ctrl-C is then
+  left as it is. A second signal acts at once, as it would have without this. To be used
+  in a `with` block; in any other than the main thread it watches nothing.
+  """
+
+  def __init__(self) -> None:
+    self._seen: int | None = None
+    self._before: dict[int, object] = {}
+    # JAX's own service has the handler then, and tells all processes the same step.
+    self._together = jax.distributed.is_initialized()
+
+  def __enter__(self) -> "StopRequests":
+    main = threading.current_thread() is threading.main_thread()
+    if main and not self._together:
+      for number in (signal.SIGTERM, signal.SIGINT):
+        self._before[number] = signal.signal(number, self._note)
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+  ) -> None:
+    self._restore()
+
+  def _note(self, number: int, frame: FrameType | None) -> None:
+    self._seen = number
+    self._restore()
+    logging.info("%s: stopping after this step", signal.Signals(number).name)
+
+  def _restore(self) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)  # type: ignore[arg-type]
+    self._before = {}
+
+  def at(self, step: int) -> bool:
+    """Whether to save and stop now; to be asked after every step, by every process."""
+    if self._together and multihost_utils.reached_preemption_sync_point(step):
+      self._seen = signal.SIGTERM
+    return self._seen is not None
+
+  def stopped(self, step: int, total: int) -> Stopped:
+    """The exception that ends the loop, once the state after `step` is saved."""
+    interrupted = self._seen == signal.SIGINT
+    return Stopped(
+      f"stopped by {'Ctrl-C' if interrupted else 'SIGTERM'} after step {step} of "
+      f"{total}, which is saved: run the same command again to go on",
+      EXIT_INTERRUPTED if interrupted else EXIT_TERMINATED,
+    )

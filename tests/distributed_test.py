@@ -1,0 +1,205 @@
+"""Asked to stop, several processes, and a peer that dies."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tiny
+
+from ncl_jax import distributed, writer
+from ncl_jax.errors import InputError
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROCESS = pathlib.Path(__file__).parent / "process.py"
+
+
+@pytest.mark.parametrize(
+  ("settings", "says"),
+  [
+    (("host:1", 2, -1), "--process_id is missing"),
+    (("", 2, 0), "--coordinator is missing"),
+    (("host:1", 2, 2), "a process from 0 to 1"),
+    (("host", 2, 0), "HOST:PORT"),
+  ],
+)
+def test_half_a_set_up_is_refused(settings, says):
+  with pytest.raises(InputError, match=says):
+    distributed.initialize(*settings)
+  with pytest.raises(InputError, match="--distributed is too much"):
+    distributed.initialize("host:1", 2, 0, detect=True)
+
+
+def test_alone_nothing_is_started():
+  distributed.initialize()
+  distributed.agree("this", "that")
+  distributed.leave(1)
+
+
+@pytest.mark.parametrize(
+  ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_is_a_question_and_the_second_one_acts(number, code):
+  before = signal.getsignal(number)
+  with distributed.StopRequests() as stop:
+    assert not stop.at(1)
+    os.kill(os.getpid(), number)
+    assert stop.at(2)
+    stopped = stop.stopped(2, 9)
+    assert stopped.exit_code == code and "step 2 of 9" in str(stopped)
+    assert signal.getsignal(number) == before
+  with distributed.StopRequests():
+    pass
+  assert signal.getsignal(number) == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+  seen = []
+
+  def ask():
+    with distributed.StopRequests() as stop:
+      seen.append(stop.at(1))
+
+  thread = threading.Thread(target=ask)
+  thread.start()
+  thread.join()
+  assert seen == [False]
+
+
+# Several processes, over loopback.
+
+
+def start(tmp_path, *commands, heartbeat=10):
+  """`process.py` once a command, the 8 devices shared among them."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  environment = os.environ | {
+    "PYTHONPATH": str(ROOT),
+    "JAX_NUM_CPU_DEVICES": str(8 // len(commands)),
+    # A third of the time to compile, and these programs do little else.
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+  }
+  running = []
+  for i, command in enumerate(commands):
+    together = (
+      f"--coordinator=127.0.0.1:{port}",
+      f"--num_processes={len(commands)}",
+      f"--process_id={i}",
+      f"--heartbeat_seconds={heartbeat}",
+    )
+    flags = (*command, *together) if len(commands) > 1 else command
+    running.append(
+      subprocess.Popen(
+        [sys.executable, str(PROCESS), *flags],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+      )
+    )
+  return running
+
+
+def finish(running, timeout=240):
+  """[(exit code, standard output, errors)] of processes; none is left behind."""
+  try:
+    ended = [process.communicate(timeout=timeout) for process in running]
+  finally:
+    for process in running:
+      process.kill()
+  return [(p.returncode, *texts) for p, texts in zip(running, ended, strict=True)]
+
+
+def wait_for_step(running, file, step):
+  """Returns once the metrics show a step; a process that has ended is an error."""
+  while not any(row["step"] >= step for row in writer.read(file)):
+    for process in running:
+      with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+
+
+def training(tmp_path, name, *flags):
+  data = tmp_path / "data.npz"
+  if not data.exists():
+    tiny.npz(data)
+  return (
+    "launch.train",
+    "--config=tests/tiny.py:ncl",
+    f"--config.data.source=arrays:{data}",
+    f"--workdir={tmp_path / name}",
+    *flags,
+  )
+
+
+def test_two_processes_give_the_numbers_of_one(tmp_path):
+  results = []
+  for processes in (1, 2):
+    ended = finish(start(tmp_path, *[("steps",)] * processes))
+    assert all(code == 0 for code, _, _ in ended), ended
+    shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+    assert all(each["values"] == shown[0]["values"] for each in shown)
+    results.append((shown[0]["values"], [each["read"] for each in shown]))
+  (one, (whole,)), (two, parts) = results
+  np.testing.assert_allclose(two, one, rtol=1e-10)
+  assert one[0][0] > one[-1][0] + 0.01, "nothing was learnt: nothing was compared"
+  # Each process read its own half of every batch and no more.
+  for batch, *halves in zip(whole, *parts, strict=True):
+    assert [len(half) for half in halves] == [8, 8]
+    assert batch == sum(halves, [])
+
+
+@pytest.mark.slow
+def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
+  work = tmp_path / "two"
+  file = work / "metrics.jsonl"
+  long = training(tmp_path, "two", "--config.train.epochs=4000")
+  # SIGTERM to one of them: both save the same step and say so.
+  running = start(tmp_path, long, long)
+  wait_for_step(running, file, 6)
+  running[1].send_signal(signal.SIGTERM)
+  ended = finish(running)
+  assert [code for code, _, _ in ended] == [143, 143], ended
+  said = [err.splitlines()[-1] for _, _, err in ended]
+  assert said[0] == said[1] and "stopped by SIGTERM after step" in said[0]
+  step = int(said[0].split("after step ")[1].split()[0])
+  assert (work / "checkpoints" / str(step)).is_dir()
+
+  # Their checkpoint, evaluated by two processes and by one.
+  knn = ("launch.knn", f"--workdir={work}")
+  for processes in (2, 1):
+    ended = finish(start(tmp_path, *[knn] * processes))
+    assert all(code == 0 for code, _, _ in ended), ended
+  by_two, by_one = writer.read(work / "eval" / "knn.jsonl")
+  assert by_two["h"] == by_one["h"] and by_two["f"] == by_one["f"]
+
+  # Going on from there one of them dies: the other ends, with a message.
+  running = start(tmp_path, long, long)
+  wait_for_step(running, file, step + 2)
+  running[1].kill()
+  (code, _, err), _ = finish(running, timeout=60)
+  assert code not in (0, None)
+  assert "another task died" in err or "Gloo" in err, err
+  logged = [row["step"] for row in writer.read(file)]
+  assert logged == sorted(set(logged)) and step in range(logged[-1])
+
+
+def test_processes_that_were_given_different_settings_are_told(tmp_path):
+  commands = [
+    training(tmp_path, "run", f"--config.loss.temperature={t}") for t in (0.2, 0.3)
+  ]
+  ended = finish(start(tmp_path, *commands), timeout=60)
+  assert any(
+    code == 2 and "the config differs between the processes: process 1" in err
+    for code, _, err in ended
+  ), ended
+  assert all(code != 0 for code, _, _ in ended)
+  assert not (tmp_path / "run").exists()

@@ -1,0 +1,59 @@
+"""One of several processes, started by distributed_test.py: a program, or some steps.
+
+It runs in half the compile time of the real thing: two blocks for a ResNet-10's four.
+"""
+
+import json
+import runpy
+import sys
+
+import jax
+import jax.numpy as jnp
+import tiny
+
+from ncl_jax import cli, models, optimizers, sharding
+from ncl_jax import config as config_lib
+from ncl_jax import step as step_lib
+
+
+def small(stem, width, dtype):
+  return models.ResNet((1, 1), models.BasicBlock, stem, width, dtype)
+
+
+def steps():
+  """Ten SGD steps in float64 on all devices of all processes, printed as JSON."""
+  source = tiny.source()
+  config = tiny.config()
+  config.model.dtype = "float64"
+  config = config_lib.resolve(config, source)
+  optimizer = optimizers.partition(optimizers.sgd(0.3), optimizers.sgd(0.1))
+  mesh = sharding.make_mesh()
+  step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
+  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = jax.jit(lambda state: jax.tree.map(as_float64, state))(state)
+  batches = source.train_batches(0, 0, 16, jax.process_index(), jax.process_count())
+  values, read = [], []
+  for _ in range(10):
+    batch = next(batches)
+    read.append(batch["id"].tolist())
+    needed = {"image": batch["image"], "label": batch["label"]}
+    state, seen, _ = step(state, sharding.to_global(mesh, needed))
+    total = sum(jnp.sum(jnp.abs(p)) for p in jax.tree.leaves(state.params))
+    seen = [seen[key] for key in ("probe_loss", "loss", "gradient_norm")]
+    values.append([float(x) for x in (*seen, total)])
+  batches.close()
+  print(json.dumps({"values": values, "read": read}))
+
+
+def as_float64(x):
+  return x.astype(jnp.float64) if x.dtype == jnp.float32 else x
+
+
+if __name__ == "__main__":
+  models.resnet10 = small
+  mode = sys.argv.pop(1)
+  if mode == "steps":
+    with jax.enable_x64(True):
+      cli.run(steps)
+  else:
+    runpy.run_module(mode, run_name="__main__")
