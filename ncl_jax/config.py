@@ -97,6 +97,9 @@ def defaults() -> ConfigDict:
 
   config.train = ConfigDict()
   config.train.batch_size = 256  # images; 0: from the data
+  # In so many chunks the batch passes the network, with the loss of the whole batch but
+  # in the memory of one chunk; BatchNorm sees a chunk at a time, so results differ.
+  config.train.accumulate = 1
   config.train.epochs = 200  # 0: from the data
   config.train.init_from = ""  # a run's directory: its weights, a fresh optimiser
   config.train.log_every_steps = 50
@@ -159,6 +162,7 @@ def validate(config: ConfigDict) -> None:
     "optimizer.learning_rate",
     "optimizer.probe_learning_rate",
     "optimizer.trust_coefficient",
+    "train.accumulate",
     "train.log_every_steps",
     "train.checkpoint_every_epochs",
     "train.keep_checkpoints",

@@ -55,19 +55,25 @@ def to_global(mesh: Mesh, batch: Any) -> Any:
   )
 
 
-def check_batch(mesh: Mesh, batch_size: int) -> None:
-  """Equal shares for all devices, or a clear refusal.
+def check_batch(mesh: Mesh, batch_size: int, accumulate: int = 1) -> None:
+  """Equal shares for all devices in each chunk, or a clear refusal.
+
+  Args:
+    mesh: from `make_mesh`.
+    batch_size: images in a batch.
+    accumulate: chunks that a batch is split into.
 
   Raises:
-    InputError: if `batch_size` is not a multiple of the number of devices.
+    InputError: if `batch_size` is not a multiple of devices times chunks.
   """
-  devices = mesh.size
-  if batch_size % devices:
-    below = batch_size - batch_size % devices
-    near = f"{below} or {below + devices}" if below else f"{devices}"
+  shares = mesh.size * accumulate
+  if batch_size % shares:
+    below = batch_size - batch_size % shares
+    near = f"{below} or {below + shares}" if below else f"{shares}"
+    chunks = f" in {accumulate} chunks (train.accumulate)" if accumulate > 1 else ""
     raise InputError(
-      f"batch size {batch_size} cannot be shared equally by {devices} devices: "
-      f"the nearest that can is {near}"
+      f"batch size {batch_size} cannot be shared equally by {mesh.size} devices"
+      f"{chunks}: the nearest that can is {near}"
     )
 
 

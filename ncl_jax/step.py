@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, collapse, losses, metrics, nonneg, optimizers
+from ncl_jax import accumulation, augment, collapse, losses, metrics, nonneg, optimizers
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
@@ -148,25 +148,33 @@ def make_update(
   num_classes: int,
   optimizer: optax.GradientTransformation,
   learning_rate: optax.Schedule,
+  make_views: Callable[[Any], jax.Array] = lambda views: views,
 ):
   """One update from given views: loss, gradients, optimiser, statistics.
+
+  With `train.accumulate` = k > 1 the network sees the batch in k chunks, for less
+  memory; the loss is the whole batch's all the same, see `accumulation.in_chunks`.
+  BatchNorm's statistics are then each chunk's, so k changes the result.
 
   Args:
     config: resolved settings.
     num_classes: K; 0 without labels.
     optimizer: from `make_optimizer`.
     learning_rate: from `make_optimizer`, for the log.
+    make_views: from what `update` gets for views, or a chunk of it, to the views.
 
   Returns:
-    `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] and
-    labels [N]; metrics are scalars, z [N, V, D] is what the loss saw, after the map. A
-    pure function of global arrays.
+    `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
+    what `make_views` takes: a tree of arrays [N, ...]) and labels [N]; metrics are
+    scalars, z [N, V, D] is what the loss saw, after the map. A pure function of global
+    arrays.
   """
   model = config_lib.model(config)
   map_name, temperature = config.loss.map, config.loss.temperature
   bn_views = VIEWS if config.model.batch_norm == "per_view" else 1
 
-  def loss_fn(params, batch_stats, views, labels):
+  def forward(params, batch_stats, views):
+    views = make_views(views)
     n = views.shape[0]
     (h, z), mutated = model.apply(
       {"params": params, "batch_stats": batch_stats},
@@ -175,12 +183,18 @@ def make_update(
       views=bn_views,
       mutable=["batch_stats"],
     )
-    z = nonneg.apply_map(z, map_name).reshape(n, VIEWS, -1)
+    # Detached: the probe watches the features and never shapes them.
+    h = jax.lax.stop_gradient(h)
+    return (h, z), mutated["batch_stats"]
+
+  forward = accumulation.in_chunks(forward, config.train.accumulate)
+
+  def loss_fn(params, batch_stats, views, labels):
+    (h, z), batch_stats = forward(params, batch_stats, views)
+    z = nonneg.apply_map(z, map_name).reshape(-1, VIEWS, z.shape[-1])
     loss = losses.nt_xent(z, temperature=temperature).mean()
     values = {"loss": loss}
     if num_classes:
-      # Detached: the probe watches the features and never shapes them.
-      h = jax.lax.stop_gradient(h)
       logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
       row_labels = jnp.repeat(labels, VIEWS)
       known = row_labels >= 0
@@ -191,7 +205,7 @@ def make_update(
       hits = known & (logits.argmax(-1) == target)
       values["probe_accuracy"] = hits.sum() / count
       loss = loss + values["probe_loss"]
-    return loss, (mutated["batch_stats"], z, values)
+    return loss, (batch_stats, z, values)
 
   def update(state, views, labels):
     gradients, (batch_stats, z, values) = jax.grad(loss_fn, has_aux=True)(
@@ -232,14 +246,20 @@ def make_step(
     "label": int32 [N]}, split over the mesh like z [N, V, D]; the state is replicated
     and donated.
   """
-  update = make_update(config, source.num_classes, optimizer, learning_rate)
   views_config = config_lib.augmentation(config)
   seed = config.seed
   per_epoch = source.steps_per_epoch(config.train.batch_size)
 
+  def make_views(batch):
+    return augment.make_views(batch["draws"], batch["image"], views_config)
+
+  update = make_update(config, source.num_classes, optimizer, learning_rate, make_views)
+
   def step(state, batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
-    views = augment.two_views(key, batch["image"], views_config)
+    # Of the whole batch, so that views do not depend on `train.accumulate`.
+    draws = augment.draws(key, batch["image"].shape[0])
+    views = {"draws": draws, "image": batch["image"]}
     first = state.step % per_epoch == 0
     state, values, z = update(state, views, batch["label"])
     return state.replace(epoch=collapse.fold(state.epoch, z, first)), values, z

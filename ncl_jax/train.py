@@ -252,5 +252,10 @@ def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> Non
     if config.model.batch_norm == "per_view"
     else "over both views and all devices",
   )
+  if config.train.accumulate > 1:
+    logging.info(
+      "each batch in %d chunks, batch statistics by chunk, the loss of the whole batch",
+      config.train.accumulate,
+    )
   if not source.num_classes:
     logging.info("no labels: the online probe and class consistency are left out")

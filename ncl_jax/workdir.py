@@ -54,12 +54,13 @@ def prepare(
     config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
   elif path.exists() and not _is_free(path):
     raise InputError(f"{path} is neither empty nor a work directory of this program")
+  accumulate = config.train.accumulate
   devices = sharding_lib.set_cpu_devices(
-    config.train.batch_size, config.train.cpu_devices
+    config.train.batch_size // accumulate, config.train.cpu_devices
   )
   config.train.cpu_devices = devices
   mesh = sharding_lib.make_mesh()
-  sharding_lib.check_batch(mesh, config.train.batch_size)
+  sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
   # Also the point up to which every process sees the directory as it was.
   distributed.agree("the config", config_lib.to_json(config))
   distributed.agree("the training set", _fingerprint(source))

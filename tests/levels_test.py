@@ -14,6 +14,7 @@ LEVELS = {
   "numerics": 0,
   "nonneg": 0,
   "metrics": 0,
+  "accumulation": 0,
   "augment": 0,
   "convolution": 0,
   "sharding": 0,

@@ -13,18 +13,20 @@ from ncl_jax.augment.colour import (
 )
 from ncl_jax.augment.config import AugmentConfig
 from ncl_jax.augment.geometry import horizontal_flip, random_boxes, resized_crop
-from ncl_jax.augment.views import eval_view, two_views
+from ncl_jax.augment.views import draws, eval_view, make_views, two_views
 
 __all__ = [
   "AugmentConfig",
   "brightness",
   "color_jitter",
   "contrast",
+  "draws",
   "eval_view",
   "gaussian_blur",
   "grayscale",
   "horizontal_flip",
   "hue",
+  "make_views",
   "normalize",
   "random_boxes",
   "resized_crop",

@@ -45,8 +45,41 @@ def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.A
   >>> make(jax.random.key(0), jnp.zeros((3, 8, 8, 1), jnp.uint8), config=config).shape
   (3, 2, 4, 4, 1)
   """
+  n, *_ = _check(images, config)
+  return make_views(draws(key, n), images, config)
+
+
+def make_views(
+  u: dict[str, jax.Array], images: jax.Array, config: AugmentConfig
+) -> jax.Array:
+  """Makes two views of each image from given random numbers: see `two_views`.
+
+  An example's views depend on its own image and numbers alone, so that a batch can be
+  made part by part: `two_views(key, images, config)[i]` for any rows i is
+  `make_views({step: a[i] for step, a in draws(key, n).items()}, images[i], config)`.
+
+  Args:
+    u: from `draws`, rows of the examples in `images`.
+    images: uint8 [N, H, W, C], C as many as `config.mean` has.
+    config: the recipe; static under `jax.jit`.
+
+  Returns:
+    float32 [N, 2, size, size, C], normalised.
+
+  Raises:
+    InputError: another dtype, rank or number of channels; numbers of other examples.
+
+  >>> config = AugmentConfig(size=4, mean=(0.5,), std=(0.25,), jitter=0, blur=0)
+  >>> u = draws(jax.random.key(0), 3)
+  >>> make_views(u, jnp.zeros((3, 8, 8, 1), jnp.uint8), config).shape
+  (3, 2, 4, 4, 1)
+  """
   n, height, width, channels = _check(images, config)
-  u = _draws(key, n)
+  if u["crop"].shape[0] != n:
+    raise InputError(
+      f"random numbers of {u['crop'].shape[0]} examples for {n} images: "
+      "they must be as many"
+    )
   boxes = random_boxes(
     u["crop"], height, width, scale=config.crop_scale, ratio=config.crop_ratio
   )
@@ -123,8 +156,19 @@ _DRAWS = {
 }
 
 
-def _draws(key: jax.Array, n: int) -> dict[str, jax.Array]:
-  """Uniform numbers for n examples: float32 [n, V, how many] for each step."""
+def draws(key: jax.Array, n: int) -> dict[str, jax.Array]:
+  """Draws the random numbers of two views of each of n examples, before any image.
+
+  Args:
+    key: random key.
+    n: number of examples.
+
+  Returns:
+    For each step of the recipe float32 [n, 2, how many], uniform on [0, 1).
+
+  >>> {step: u.shape for step, u in draws(jax.random.key(0), 3).items()}["blur"]
+  (3, 2, 2)
+  """
   # One call: each takes XLA:CPU a second to compile.
   shape = (n, _VIEWS, sum(_DRAWS.values()))
   u = jax.random.uniform(key, shape, jnp.float32)

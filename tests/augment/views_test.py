@@ -207,6 +207,19 @@ def test_views_of_an_example_depend_on_key_and_place_alone():
   assert not np.any(np.all(other == views, axis=(1, 2, 3, 4)))
 
 
+def test_views_can_be_made_part_by_part():
+  images = random_images(16, 12, 10, 3)
+  views = whole_views(images)
+  u = jax.jit(augment.draws, static_argnums=1)(KEY, 16)
+  make_views = jax.jit(augment.make_views, static_argnames="config")
+  for start in (0, 1):
+    rows = {step: a[start::2] for step, a in u.items()}
+    part = make_views(rows, images[start::2], config=WHOLE)
+    np.testing.assert_allclose(part, views[start::2], rtol=0, atol=1e-5)
+  with pytest.raises(InputError, match="16 examples for 8 images"):
+    augment.make_views(u, images[::2], WHOLE)
+
+
 def test_the_two_views_and_the_copies_of_an_image_differ():
   images = random_images(1, 12, 10, 3).repeat(16, axis=0)
   assert len(np.unique(whole_views(images).reshape(32, -1), axis=0)) == 32

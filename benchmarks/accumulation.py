@@ -1,0 +1,91 @@
+"""Memory of one train step when the batch passes the network in k chunks.
+
+Compiles the step of the paper's CIFAR recipe (float32, as a CPU wants it) on one CPU
+device for each k of `train.accumulate` and prints the memory for temporaries, in which
+the activations are, as XLA plans it. With --steps it also runs the step and prints the
+time, median of so many. Compiling takes minutes.
+
+  python -m benchmarks.accumulation --batch_size=128
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ncl_jax import config as config_lib
+from ncl_jax import sharding
+from ncl_jax import step as step_lib
+from ncl_jax.data.source import Source, Split
+
+
+def main() -> None:
+  """Prints a line a number of chunks."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--backbone", default="resnet18")
+  parser.add_argument("--width", type=int, default=64)
+  parser.add_argument("--size", type=int, default=32, help="side of a view in pixels")
+  parser.add_argument("--batch_size", type=int, default=256, help="images")
+  parser.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 8])
+  parser.add_argument("--steps", type=int, default=0, help="to run and time")
+  flags = parser.parse_args()
+  jax.config.update("jax_num_cpu_devices", 1)
+
+  shape = (flags.batch_size, flags.size, flags.size, 3)
+  images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+  labels = (np.arange(flags.batch_size) % 10).astype(np.int32)
+  split = Split(images, labels)
+  source = Source("noise", {"train": split, "test": split}, tuple("0123456789"))
+  print("chunks    temp MiB  of k=1" + "    s/step  of k=1" * bool(flags.steps))
+  first = ()
+  for chunks in flags.chunks:
+    row = measure(make_config(flags, chunks, source), source, flags.steps)
+    first = first or row
+    cells = (f"{x:10.4g}  {x / y:6.2f}" for x, y in zip(row, first, strict=True))
+    print(f"{chunks:6d}  " + "".join(cells), flush=True)
+
+
+def make_config(flags, chunks, source):
+  """The paper's CIFAR recipe at the sizes asked for."""
+  config = config_lib.defaults()
+  config.data.source = "noise"
+  config.model.backbone = flags.backbone
+  config.model.width = flags.width
+  config.model.dtype = "float32"
+  config.train.batch_size = flags.batch_size
+  config.train.accumulate = chunks
+  config_lib.validate(config)
+  return config_lib.resolve(config, source)
+
+
+def measure(config, source, steps):
+  """(temporaries in MiB,) and, where steps are run, the median of their seconds."""
+  mesh = sharding.make_mesh()
+  sharding.check_batch(mesh, config.train.batch_size, config.train.accumulate)
+  optimizer, learning_rate = step_lib.make_optimizer(config, 1)
+  step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
+  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  data = source.split("train")
+  batch = {"image": data.images, "label": data.labels}
+  compiled = step.lower(state, batch).compile()
+  memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
+  if not steps:
+    return (memory,)
+  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  batch = sharding.to_global(mesh, jax.tree.map(jnp.asarray, batch))
+  seconds = []
+  for _ in range(steps + 1):
+    start = time.perf_counter()
+    state, *rest = jax.block_until_ready(compiled(state, batch))
+    seconds.append(time.perf_counter() - start)
+  return memory, statistics.median(seconds[1:])
+
+
+if __name__ == "__main__":
+  main()
