@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import jax
 from absl import flags, logging
 
-from ncl_jax import compile_cache
+from ncl_jax import compile_cache, distributed
 from ncl_jax import config as config_lib
-from ncl_jax import distributed
 from ncl_jax.errors import (
   EXIT_FAILED,
   EXIT_INPUT,

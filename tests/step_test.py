@@ -85,7 +85,7 @@ def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
   # SGD at a constant rate: LARS would hide a gradient that is wrong by a factor.
   one, rows = run(1, 10, batch_norm)
   assert rows[-1]["probe_loss"] < rows[0]["probe_loss"] - 0.01
-  for devices in (2, 8):
+  for devices in (2, 4, 8):
     many, others = run(devices, 10, batch_norm)
     chex.assert_trees_all_close(many, one, rtol=1e-8, atol=1e-8)
     chex.assert_trees_all_close(others, rows, rtol=1e-8, atol=1e-8)

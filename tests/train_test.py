@@ -1,7 +1,14 @@
 """The training loop: it learns, goes on where it stopped, and stops when it must."""
 
 import json
+import os
+import pathlib
+import resource
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import jax
 import numpy as np
@@ -11,7 +18,8 @@ import tiny
 from ncl_jax import checkpoint, sharding, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
-from ncl_jax.errors import InputError
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.errors import InputError, SaveError, Stopped
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -44,6 +52,155 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
   before = (parts / "metrics.jsonl").stat().st_mtime_ns
   train.train(config, parts, source)
   assert (parts / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def at_step(monkeypatch, step, act):
+  """Calls `act` in the middle of a run, when a step has been taken note of."""
+  update = writer.Progress.update
+
+  def watched(self, done, message):
+    update(self, done, message)
+    if done == step:
+      act()
+
+  monkeypatch.setattr(writer.Progress, "update", watched)
+
+
+def test_stopped_by_sigterm_within_an_epoch_and_gone_on_with_on_fewer_devices(
+  tmp_path, monkeypatch
+):
+  config, source = tiny.config(), tiny.source()
+  config.train.epochs = 2
+  whole = train.train(config, tmp_path / "whole", source)
+  parts = tmp_path / "parts"
+  with monkeypatch.context() as patch:
+    at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(
+      Stopped, match="SIGTERM after step 4 of 6, which is saved"
+    ) as end:
+      train.train(config, parts, source)
+  assert end.value.exit_code == 143
+  another = shutil.copytree(parts, tmp_path / "another ü")
+  train.train(config, parts, source)
+  a, b = (final_model(config, source, run)[0] for run in (whole, parts))
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+  assert (whole / "metrics.jsonl").read_text() == (parts / "metrics.jsonl").read_text()
+  # Saved on eight devices, gone on with on one: the same to rounding.
+  one = sharding.make_mesh(jax.devices()[:1])
+  monkeypatch.setattr(sharding, "make_mesh", lambda: one)
+  train.train(config, another, source)
+  rows = [writer.read(run / "metrics.jsonl") for run in (whole, another)]
+  assert [row["step"] for row in rows[1]] == [row["step"] for row in rows[0]]
+  for row, other in zip(*rows, strict=True):
+    np.testing.assert_allclose(other["loss"], row["loss"], rtol=1e-4)
+    assert other["learning_rate"] == row["learning_rate"]
+
+
+def forbid(folder):
+  """Nothing can be made in `checkpoints` any more, whoever asks."""
+  folder.rename(folder.with_name("kept"))
+  folder.write_text("in the way")
+
+
+def fill_the_disk(folder):
+  """Files cannot grow beyond some kilobytes any more."""
+  _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 10, hard))
+
+
+@pytest.mark.parametrize("spoil", [forbid, fill_the_disk])
+def test_a_save_that_fails_is_told_with_its_step_and_the_earlier_one_stays(
+  tmp_path, monkeypatch, spoil
+):
+  config, source = tiny.config(), tiny.source()
+  config.train.checkpoint_every_epochs = 1
+  run = tmp_path / "run"
+  folder = run / "checkpoints"
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  def act():
+    while not (folder / "3").is_dir():
+      time.sleep(0.01)
+    spoil(folder)
+
+  try:
+    with monkeypatch.context() as patch:
+      at_step(patch, 4, act)
+      with pytest.raises(
+        SaveError, match="step 6 could not be written to .*checkpoint"
+      ):
+        train.train(config, run, source)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  if spoil is forbid:
+    folder.unlink()
+    folder.with_name("kept").rename(folder)
+  assert final_model(config, source, run)[1] == 3
+  assert train.train(config, run, source) == run
+  assert final_model(config, source, run)[1] == 12
+  # What the failure left half-written is gone.
+  assert all(entry.name.isdigit() for entry in folder.iterdir())
+
+
+def test_a_directory_in_use_is_refused_until_its_process_is_dead(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  run = tmp_path / "run"
+  code = (
+    "import sys, time, tiny; from ncl_jax import workdir\n"
+    "c, path, _ = workdir.prepare(tiny.config(), sys.argv[1], tiny.source())\n"
+    "with workdir.hold(path, c):\n"
+    "  print('held', flush=True); time.sleep(600)"
+  )
+  tests = pathlib.Path(__file__).parent
+  holder = subprocess.Popen(
+    [sys.executable, "-c", code, str(run)],
+    env=os.environ | {"PYTHONPATH": f"{tests}:{tests.parent}"},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  try:
+    assert holder.stdout.readline() == "held\n"
+    before = (run / "config.json").read_text()
+    config.train.log_every_steps = 1  # may differ on resume, but not now
+    with pytest.raises(InputError, match=rf"in use: process {holder.pid} on "):
+      train.train(config, run, source)
+    assert (run / "config.json").read_text() == before
+  finally:
+    holder.kill()
+    holder.communicate()
+  with workdir_lib.hold(run, config_lib.resolve(config, source)):
+    stored = workdir_lib.read_config(run)
+    assert stored.train.log_every_steps == 1
+
+
+def test_weights_of_another_run_under_a_fresh_optimiser(tmp_path, monkeypatch):
+  config, source = tiny.config(), tiny.source()
+  config.train.epochs = 2
+  first = train.train(config, tmp_path / "first", source)
+  weights, _ = final_model(config, source, first)
+  monkeypatch.chdir(tmp_path)
+  config.train.init_from = "first"
+  config.optimizer.name = "sgd"
+  config.optimizer.learning_rate = 1e-20
+  config.optimizer.weight_decay = 0.0
+  config.optimizer.warmup_start = 0.0
+  second = train.train(config, "second", source)
+  again, step = final_model(config, source, second)
+  assert step == 6
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12),
+    again["params"]["backbone"],
+    weights["params"]["backbone"],
+  )
+  stored = json.loads((second / "config.json").read_text())
+  assert stored["train"]["init_from"] == str(first)
+  config.train.init_from = "nowhere"
+  with pytest.raises(InputError, match="nowhere: there is no config.json of a run"):
+    train.train(config, "third", source)
+  config.train.init_from = "first"
+  config.model.width = 4
+  with pytest.raises(InputError, match="does not fit"):
+    train.train(config, "third", source)
 
 
 def test_metrics_are_logged(tmp_path):
