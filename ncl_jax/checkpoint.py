@@ -33,7 +33,12 @@ class Checkpoints:
     self._folder = _folder(workdir)
     self._saving: int | None = None
     self._manager = _manager(
-      self._folder, max_to_keep=keep, create=True, cleanup_tmp_directories=True
+      self._folder,
+      max_to_keep=keep,
+      create=True,
+      cleanup_tmp_directories=True,
+      # Where it may not write, Orbax then says so at once and not after six minutes.
+      async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
     )
 
   def __enter__(self) -> "Checkpoints":

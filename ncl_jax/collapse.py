@@ -27,8 +27,8 @@ def start(width: int) -> dict[str, jax.Array]:
     {"low": [D], "high": [D], "empty": [], "rows": []}.
   """
   return {
-    "low": jnp.full(width, jnp.inf),
-    "high": jnp.full(width, -jnp.inf),
+    "low": jnp.full(width, jnp.inf, jnp.float32),
+    "high": jnp.full(width, -jnp.inf, jnp.float32),
     "empty": jnp.zeros((), jnp.int32),
     "rows": jnp.zeros((), jnp.int32),
   }

@@ -1,15 +1,26 @@
 """Eight simulated devices and strict shapes for every test."""
 
 import os
+import pathlib
 
 # Before jax is imported: a user's accelerator is left alone, TensorFlow keeps quiet.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The same small programs are built by many tests, and by programs that they start:
+# compiled once. A folder for each worker, as none may read what another is writing.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+  pathlib.Path(__file__).parent.parent
+  / ".pytest_cache"
+  / f"compiled-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+)
 
 import jax
 import pytest
 
+from ncl_jax import compile_cache
+
 jax.config.update("jax_num_cpu_devices", 8)
+compile_cache.set_up()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
