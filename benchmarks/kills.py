@@ -35,7 +35,7 @@ SETTINGS = {
   "model.backbone": "resnet10",
   "model.width": 2,
   # Most of the state, so that a save lasts long enough to be hit.
-  "model.projector_hidden": 16384,
+  "model.projector_hidden": 4096,
   "model.projector_out": 64,
   "optimizer.warmup_epochs": 1,
 }
@@ -157,7 +157,7 @@ def main(folder: pathlib.Path, kills: int, epochs: int, seed: int) -> list[Kill]
   draw = random.Random(seed)
   done = []
   for i in range(kills):
-    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.uniform(0, 0.5))
+    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.uniform(0, 1.5))
     done.append(kill)
     where = "while a checkpoint was written" if kill.during_save else "between saves"
     print(f"kill {i + 1:2d}: after step {kill.step:4d}, {where}", flush=True)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
 from jax.sharding import Sharding
 
 from ncl_jax.errors import InputError, SaveError
@@ -22,7 +23,8 @@ FOLDER = "checkpoints"
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
 
-  What a kill left half-written is removed, so one process at a time may hold them.
+  What a kill left half-written is removed, and what a copy left half-copied put aside,
+  so one run at a time may hold them.
 
   Args:
     workdir: of the run; the checkpoints lie in its folder `checkpoints`.
@@ -32,6 +34,8 @@ class Checkpoints:
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
     self._folder = _folder(workdir)
     self._saving: int | None = None
+    if jax.process_index() == 0:
+      _put_aside_incomplete(self._folder)
     self._manager = _manager(
       self._folder,
       max_to_keep=keep,
@@ -66,12 +70,14 @@ class Checkpoints:
     self.wait()
     self._saving = step
     with self._failures():
-      self._manager.save(
+      started = self._manager.save(
         step,
         args=ocp.args.Composite(
           model=ocp.args.StandardSave(model), train=ocp.args.StandardSave(train)
         ),
       )
+      if not started:
+        raise FileExistsError(f"there is one of step {self.latest_step()} already")
 
   def check(self) -> None:
     """Raises SaveError if the save in the background has failed; never waits."""
@@ -117,15 +123,10 @@ class Checkpoints:
       (model, train), of the same structure, types and shardings.
 
     Raises:
-      InputError: if a tensor is missing or has another shape or dtype, naming it.
+      InputError: if a tensor is missing or has another shape or dtype, naming it, or
+        the files are damaged.
     """
-    _check_tensors(self._manager, step, self._folder, model=model, train=train)
-    restored = self._manager.restore(
-      step,
-      args=ocp.args.Composite(
-        model=ocp.args.StandardRestore(model), train=ocp.args.StandardRestore(train)
-      ),
-    )
+    restored = _read(self._manager, step, self._folder, model=model, train=train)
     return restored["model"], restored["train"]
 
 
@@ -149,27 +150,24 @@ def load_model(
 
   Raises:
     FileNotFoundError: if there is no such checkpoint, naming the directory.
-    InputError: if a tensor is missing or has another shape or dtype, naming it.
+    InputError: if a tensor is missing or has another shape or dtype, naming it, or
+      the files are damaged.
   """
   folder = _folder(workdir)
   if not folder.is_dir():
     raise FileNotFoundError(f"no checkpoints in {folder}: train there first")
   with _manager(folder) as manager:
-    steps = sorted(manager.all_steps())
-    chosen = manager.latest_step() if step is None else step
+    steps = sorted(s for s in manager.all_steps() if _is_complete(folder / str(s)))
+    chosen = max(steps, default=None) if step is None else step
     if chosen is None or chosen not in steps:
       raise FileNotFoundError(
         f"no checkpoint of step {chosen} in {folder}: there are "
         f"{', '.join(map(str, steps)) or 'none'}"
       )
-    _check_tensors(manager, chosen, folder, model=model)
     target = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), model
     )
-    restored = manager.restore(
-      chosen, args=ocp.args.Composite(model=ocp.args.StandardRestore(target))
-    )
-    return restored["model"], chosen
+    return _read(manager, chosen, folder, model=target)["model"], chosen
 
 
 def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
@@ -187,6 +185,37 @@ def _manager(folder: pathlib.Path, **options: Any) -> ocp.CheckpointManager:
       "train": ocp.StandardCheckpointHandler(),
     },
   )
+
+
+def _is_complete(checkpoint: pathlib.Path) -> bool:
+  """Orbax renames a folder when all is in it; a copy that was cut off did not."""
+  return all((checkpoint / name).exists() for name in ("_CHECKPOINT_METADATA", "model"))
+
+
+def _put_aside_incomplete(folder: pathlib.Path) -> None:
+  """Orbax would take such a folder for the newest and save none before it."""
+  for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+    if entry.name.isdigit() and not _is_complete(entry):
+      aside = entry.with_name(f"incomplete-{entry.name}")
+      logging.warning("the checkpoint %s is not complete: now %s", entry, aside.name)
+      entry.rename(aside)
+
+
+def _read(
+  manager: ocp.CheckpointManager, step: int, folder: pathlib.Path, **items: Any
+) -> Any:
+  """The items of a checkpoint, in the places that the given trees say."""
+  args = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
+  try:
+    _check_tensors(manager, step, folder, **items)
+    return manager.restore(step, args=ocp.args.Composite(**args))
+  except InputError:
+    raise
+  except Exception as error:
+    raise InputError(
+      f"the checkpoint of step {step} in {folder} is damaged; remove "
+      f"{folder / str(step)} to use the one before. ({str(error)[:300]})"
+    ) from error
 
 
 def _check_tensors(

@@ -1,6 +1,7 @@
 """Checkpoints: there and back, on another number of devices, and what is refused."""
 
 import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ncl_jax import checkpoint
-from ncl_jax.errors import InputError
+from ncl_jax.errors import InputError, SaveError
 
 
 def on(devices):
@@ -68,6 +69,55 @@ def test_relative_paths_with_spaces(tmp_path, monkeypatch):
   with checkpoint.Checkpoints(folder) as checkpoints:
     checkpoints.save(1, model=model, train=train)
   assert checkpoint.load_model(folder, model, on(1))[1] == 1
+
+
+def test_home(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints("~/run") as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+  assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
+  assert checkpoint.load_model("~/run", model, on(1))[1] == 1
+
+
+def test_what_kills_and_cut_off_copies_leave_is_not_taken_for_a_checkpoint(tmp_path):
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints(tmp_path / "run") as checkpoints:
+    for step in (1, 3):
+      checkpoints.save(step, model=model, train=train)
+  copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
+  folder = copy / "checkpoints"
+  (folder / "5").mkdir()
+  (folder / "7.orbax-checkpoint-tmp").mkdir()
+  (folder / "8").write_text("")
+  (folder / "notes.txt").write_text("not a checkpoint")
+  assert checkpoint.load_model(copy, model, on(1))[1] == 3
+  with pytest.raises(FileNotFoundError, match="step 5 .*there are 1, 3"):
+    checkpoint.load_model(copy, model, on(1), step=5)
+  with checkpoint.Checkpoints(copy) as checkpoints:
+    assert checkpoints.latest_step() == 3
+    assert_same(checkpoints.restore(3, model=model, train=train), (model, train))
+    checkpoints.save(4, model=model, train=train)
+  assert checkpoint.load_model(copy, model, on(1))[1] == 4
+  assert (folder / "incomplete-5").is_dir()
+  with (
+    pytest.raises(SaveError, match="step 2 could not .* one of step 4 already"),
+    checkpoint.Checkpoints(copy) as checkpoints,
+  ):
+    checkpoints.save(2, model=model, train=train)
+
+
+# Orbax leaves what it was about to read to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damaged_files_are_told(tmp_path):
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+  for file in (tmp_path / "checkpoints" / "1" / "model").rglob("*"):
+    if file.is_file() and file.parent.name == "d":
+      file.write_bytes(file.read_bytes()[:10])
+  with pytest.raises(InputError, match="step 1 .*is damaged; remove "):
+    checkpoint.load_model(tmp_path, model, on(1))
 
 
 def test_missing(tmp_path):
