@@ -10,6 +10,9 @@ import pytest
 import tiny
 from PIL import Image
 
+from ncl_jax import cli
+from ncl_jax.errors import InputError, SaveError, Stopped
+
 ROOT = pathlib.Path(__file__).parent.parent
 PROGRAMS = sorted(path.stem for path in (ROOT / "launch").glob("*.py"))
 
@@ -88,6 +91,31 @@ def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, sa
   assert "Traceback" not in done.stderr
   assert done.stderr.count("error:") == 1
   assert not place.exists()
+
+
+@pytest.mark.parametrize(
+  ("error", "code", "says"),
+  [
+    (InputError("wrong"), 2, "error: wrong"),
+    (FloatingPointError("step 3"), 1, "error: step 3"),
+    (SaveError("step 6"), 1, "error: step 6"),
+    (OSError(28, "No space left on device", "W/metrics.jsonl"), 1, "W/metrics.jsonl"),
+    (Stopped("saved", 143), 143, "saved"),
+    (KeyboardInterrupt(), 130, "run the same command again"),
+  ],
+)
+def test_how_a_program_ends(monkeypatch, capsys, error, code, says):
+  def main():
+    raise error
+
+  monkeypatch.setattr("sys.argv", ["program"])
+  # What a program sets for itself would stay for the tests that follow.
+  monkeypatch.setattr(cli, "_set_up_log", lambda: None)
+  with pytest.raises(SystemExit) as end:
+    cli.run(main)
+  assert end.value.code == code
+  printed = capsys.readouterr().err
+  assert says in printed and "Traceback" not in printed
 
 
 SMALL = (

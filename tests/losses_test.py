@@ -189,6 +189,25 @@ def test_negatives_are_global_on_any_number_of_devices():
     np.testing.assert_allclose(grad, results[0][1], rtol=0, atol=limit)
 
 
+def test_moving_the_shards_moves_their_losses():
+  # A diagonal masked at another device's rows would show here.
+  z = draw(n=16, d=8).astype(np.float32)
+  expected = np.asarray(nt_xent(z, temperature=0.2))
+  order = [5, 2, 7, 0, 3, 6, 1, 4]
+  devices = [jax.devices()[i] for i in order]
+  mesh = jax.make_mesh((8,), ("data",), (AxisType.Auto,), devices=devices)
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  compute = jax.jit(
+    lambda z: nt_xent(z, temperature=0.2), in_shardings=rows, out_shardings=rows
+  )
+  loss = compute(z.reshape(8, 2, 2, 8)[order].reshape(16, 2, 8))
+  by_device = {
+    shard.device.id: np.asarray(shard.data) for shard in loss.addressable_shards
+  }
+  for i in range(8):
+    np.testing.assert_allclose(by_device[i], expected[2 * i : 2 * i + 2], rtol=1e-6)
+
+
 def test_one_gather_of_the_embeddings():
   n, d = 64, 32
   text = on_devices(8).lower(jnp.ones((n, 2, d))).compile().as_text()
