@@ -157,7 +157,7 @@ def main(folder: pathlib.Path, kills: int, epochs: int, seed: int) -> list[Kill]
   draw = random.Random(seed)
   done = []
   for i in range(kills):
-    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.uniform(0, 1.5))
+    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.uniform(0, 4))
     done.append(kill)
     where = "while a checkpoint was written" if kill.during_save else "between saves"
     print(f"kill {i + 1:2d}: after step {kill.step:4d}, {where}", flush=True)
