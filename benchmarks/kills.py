@@ -76,35 +76,35 @@ def check(run: subprocess.Popen) -> None:
     raise RuntimeError(f"the run ended before it was killed: {said}")
 
 
-def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, wait: float) -> Kill:
+def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> Kill:
   """Starts or goes on, and kills at a moment of the wanted kind.
 
   Args:
     workdir: of the run.
     epochs: the run's length; it must not end before the kill.
     in_save: wait on until a checkpoint is being written.
-    wait: seconds after the first step that is logged.
+    steps: how many steps must have been logged since the start.
 
   Returns:
     What the kill hit.
   """
   file = workdir / "metrics.jsonl"
+  before = file.stat().st_mtime_ns if file.exists() else 0
+  stale = unfinished(workdir)
   with subprocess.Popen(
     command(workdir, epochs), cwd=ROOT, stderr=subprocess.PIPE
   ) as run:
-    before = file.stat().st_mtime_ns if file.exists() else 0
-    stale = unfinished(workdir)
-    # Going on rewrites the file; what is added after that is new.
-    size = None
-    while size is None or file.stat().st_size <= size:
+    # Going on first drops what was logged after the checkpoint.
+    while not file.exists() or file.stat().st_mtime_ns == before:
       check(run)
-      if size is None and file.exists() and file.stat().st_mtime_ns != before:
-        size = file.stat().st_size
+      time.sleep(0.001)
+    first = len(writer.read(file))
+    while len(writer.read(file)) < first + steps:
+      check(run)
       time.sleep(0.001)
     # What the kill before left is removed by now, or soon.
     while stale & unfinished(workdir):
       check(run)
-    time.sleep(wait)
     while in_save and not unfinished(workdir):
       check(run)
     check(run)
@@ -157,7 +157,7 @@ def main(folder: pathlib.Path, kills: int, epochs: int, seed: int) -> list[Kill]
   draw = random.Random(seed)
   done = []
   for i in range(kills):
-    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.uniform(0, 4))
+    kill = kill_once(folder / "killed", epochs, i % 2 == 0, draw.randint(1, 40))
     done.append(kill)
     where = "while a checkpoint was written" if kill.during_save else "between saves"
     print(f"kill {i + 1:2d}: after step {kill.step:4d}, {where}", flush=True)

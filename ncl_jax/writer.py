@@ -1,5 +1,6 @@
 """What a run writes while it goes: `metrics.jsonl`, and progress for who watches."""
 
+import datetime
 import json
 import math
 import os
@@ -91,7 +92,7 @@ class Progress:
     now = time.monotonic()
     if self._first is None:
       # The first step's time is compilation's: it would spoil the rate for long.
-      self._first, self._begun = step, now
+      self._first, self._begun, self._said = step, now, now
     rate = (step - self._first) / max(now - self._begun, 1e-9)
     text = f"{rate * self._images:,.0f} images/s  {message}"
     if self._bar is not None:
@@ -105,7 +106,7 @@ class Progress:
         step,
         self._total,
         text,
-        time.strftime("%H:%M:%S", time.gmtime(left)),
+        datetime.timedelta(seconds=round(left)),
       )
 
   def close(self) -> None:

@@ -18,4 +18,4 @@ def test_killed_three_times_the_run_ends_in_the_same_state(tmp_path):
     "metrics.jsonl: steps missing or twice",
   ]
   with pytest.raises(RuntimeError, match="(?s)before it was killed: .*is complete"):
-    kills.kill_once(tmp_path / "killed", 12, in_save=True, wait=0)
+    kills.kill_once(tmp_path / "killed", 12, in_save=True, steps=1)
