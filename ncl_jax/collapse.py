@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from ncl_jax import metrics
 from ncl_jax.numerics import l2_normalize
 
-# A warning is given beyond these shares. The runs of configs/digits.py stay below all three.
+# A warning is given beyond these shares; runs of configs/digits.py stay below.
 DEAD, CONSTANT, EMPTY = 0.5, 0.5, 0.01
 
 

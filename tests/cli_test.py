@@ -81,6 +81,8 @@ def test_help_explains_itself(program):
     ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
     ("knn", ["--workdir=W"], "no config.json"),
     ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
+    ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
+    ("knn", ["--workdir=W", "--distributed"], "--distributed found no cluster here"),
   ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, says):

@@ -75,8 +75,11 @@ def test_outside_the_main_thread_signals_are_left_alone():
 # Several processes, over loopback.
 
 
-def start(tmp_path, *commands, heartbeat=10):
-  """`process.py` once a command, the 8 devices shared among them."""
+def start(tmp_path, *commands, slurm=False):
+  """`process.py` once a command, the 8 devices shared among them.
+
+  They find each other by flags, or by what Slurm would tell them.
+  """
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -89,13 +92,23 @@ def start(tmp_path, *commands, heartbeat=10):
   }
   running = []
   for i, command in enumerate(commands):
-    together = (
-      f"--coordinator=127.0.0.1:{port}",
-      f"--num_processes={len(commands)}",
-      f"--process_id={i}",
-      f"--heartbeat_seconds={heartbeat}",
-    )
-    flags = (*command, *together) if len(commands) > 1 else command
+    flags = [*command, "--heartbeat_seconds=10"]
+    if slurm:
+      flags.append("--distributed")
+      environment |= {
+        "JAX_COORDINATOR_PORT": str(port),
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(len(commands)),
+        "SLURM_PROCID": str(i),
+        "SLURM_LOCALID": "0",
+      }
+    elif len(commands) > 1:
+      flags += [
+        f"--coordinator=127.0.0.1:{port}",
+        f"--num_processes={len(commands)}",
+        f"--process_id={i}",
+      ]
     running.append(
       subprocess.Popen(
         [sys.executable, str(PROCESS), *flags],
@@ -196,7 +209,7 @@ def test_processes_that_were_given_different_settings_are_told(tmp_path):
   commands = [
     training(tmp_path, "run", f"--config.loss.temperature={t}") for t in (0.2, 0.3)
   ]
-  ended = finish(start(tmp_path, *commands), timeout=60)
+  ended = finish(start(tmp_path, *commands, slurm=True), timeout=60)
   assert any(
     code == 2 and "the config differs between the processes: process 1" in err
     for code, _, err in ended
