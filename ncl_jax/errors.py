@@ -15,7 +15,7 @@ class SaveError(RuntimeError):
   """A checkpoint could not be written; the earlier ones are untouched. Exit code 1."""
 
 
-class Stopped(Exception):  # noqa: N818 - nothing went wrong
+class Stopped(Exception):
   """Training ended early because it was asked to, with everything saved.
 
   Attributes:

@@ -12,7 +12,7 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, collapse, distributed, writer
+from ncl_jax import checkpoint, collapse, distributed, optimizers, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
@@ -86,6 +86,7 @@ def _train(
     state = build(lambda: init_state(config, source, optimizer), mesh)
     if config.train.init_from:
       state = _with_weights_of(config.train.init_from, state, mesh)
+  _describe_parameters(state.params, config.optimizer.name)
   metrics_file = path / "metrics.jsonl"
   if jax.process_index() == 0:
     writer.truncate(metrics_file, start)
@@ -227,6 +228,17 @@ def _check_finite(state: TrainState, step: int) -> None:
       f"a parameter is not finite after step {step}; the last checkpoint is kept. "
       "A lower learning rate usually helps."
     )
+
+
+def _describe_parameters(params: Any, optimizer: str) -> None:
+  decays = jax.tree.leaves(optimizers.decay_mask(params))
+  logging.info(
+    "%s parameters in %d tensors; %d of them, biases and BatchNorm, without %s",
+    f"{sum(p.size for p in jax.tree.leaves(params)):,}",
+    len(decays),
+    decays.count(False),
+    "weight decay and LARS's scaling" if optimizer == "lars" else "weight decay",
+  )
 
 
 def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:

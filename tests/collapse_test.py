@@ -1,11 +1,12 @@
 """The watch over an epoch: what it counts, when it begins anew, when it warns."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from absl import logging as absl_logging
 
 from ncl_jax import collapse, train, writer
 from ncl_jax import step as step_lib
@@ -89,7 +90,10 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
 
   said = []
   monkeypatch.setattr(step_lib, "init_variables", dead)
-  monkeypatch.setattr(absl_logging, "warning", lambda text, *a: said.append(text % a))
+  log = types.SimpleNamespace(
+    info=lambda *_: None, warning=lambda text, *values: said.append(text % values)
+  )
+  monkeypatch.setattr(train, "logging", log)
   path = train.train(config, tmp_path / "run", source)
   first = said[0]
   assert first.startswith("epoch 1: 8 of 8 dimensions are zero for every image")

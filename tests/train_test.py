@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -202,10 +203,20 @@ def test_weights_of_another_run_under_a_fresh_optimiser(tmp_path, monkeypatch):
     train.train(config, "third", source)
 
 
-def test_metrics_are_logged(tmp_path):
+def test_metrics_are_logged(tmp_path, monkeypatch):
   config, source = tiny.config(), tiny.source()
   config.train.epochs = 2
+  said = []
+  log = types.SimpleNamespace(info=lambda text, *values: said.append(text % values))
+  monkeypatch.setattr(train, "logging", log)
   path = train.train(config, tmp_path / "run", source)
+  variables, _ = final_model(config, source, path)
+  params = jax.tree.leaves(variables["params"])
+  flat = sum(p.ndim == 1 for p in params)
+  assert (
+    f"{sum(p.size for p in params):,} parameters in {len(params)} tensors; {flat} of "
+    "them, biases and BatchNorm, without weight decay and LARS's scaling" in said
+  )
   row = writer.read(path / "metrics.jsonl")[-1]
   assert set(row) == {
     "step",
