@@ -47,7 +47,7 @@ def test_batch_statistics_are_the_released_codes():
 
 
 def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float64"):
-  """Parameters after some steps, and the gradients' norm at each."""
+  """The state after each of some steps, and the metrics of each."""
   config = tiny.config()
   config.model.dtype = dtype
   config.model.batch_norm = batch_norm
@@ -65,13 +65,14 @@ def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float
     lambda x: x.astype(jnp.dtype(dtype)) if x.dtype == jnp.float32 else x, state
   )
   batches = source.train_batches(0, 0, 16)
-  rows = []
+  states, rows = [], []
   for _ in range(steps):
     batch = next(batches)
     state, values, _ = step(state, sharding.to_global(mesh, _needed(batch)))
+    states.append(jax.device_get(state))
     rows.append({k: float(v) for k, v in values.items()})
   batches.close()
-  return jax.device_get(state), rows
+  return states, rows
 
 
 def _needed(batch):
@@ -82,7 +83,8 @@ def _needed(batch):
   "batch_norm", ["per_view", pytest.param("joint", marks=pytest.mark.slow)]
 )
 def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
-  # SGD at a constant rate: LARS would hide a gradient that is wrong by a factor.
+  # SGD at a constant rate: the first step shows the gradient itself, all ten what comes
+  # of it; LARS would hide one that is wrong by a factor.
   one, rows = run(1, 10, batch_norm)
   assert rows[-1]["probe_loss"] < rows[0]["probe_loss"] - 0.01
   for devices in (2, 4, 8):
