@@ -20,7 +20,8 @@ _TORCH = (".ckpt", ".pth", ".pt")
 FORMS = (".npz", ".safetensors", *_TORCH)
 # Where Lightning and others keep the network in a file that holds more.
 _NESTS = ("state_dict", "model")
-_CONVERT = """
+_CONVERT = """\
+  import torch, safetensors.torch
   state = torch.load({source!r}, map_location="cpu", weights_only={safe})
   safetensors.torch.save_file({{k: v.contiguous() for k, v in \
 state.get("state_dict", state).items()}}, {target!r})"""
@@ -131,9 +132,9 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
     torch = importlib.import_module("torch")
   except (ImportError, OSError) as error:
     raise InputError(
-      f"{path} needs torch, which cannot be imported here. Install it (pip install torch "
-      "--index-url https://download.pytorch.org/whl/cpu), or convert the file where "
-      f"torch is:\n  import torch, safetensors.torch{_conversion(path, safe=True)}"
+      f"{path} needs torch, which cannot be imported here. Install it (pip install "
+      "torch --index-url https://download.pytorch.org/whl/cpu), or convert the file "
+      f"where torch is:\n{_conversion(path, safe=True)}"
     ) from error
   try:
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -142,8 +143,7 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
       f"{path} is not a file of tensors that torch opens without executing code from "
       f"it: {str(error)[:300]}\nA checkpoint that holds Python objects beside the "
       "network is converted so, only if you trust where it comes from, since this does "
-      f"execute what it holds:\n  import torch, safetensors.torch"
-      f"{_conversion(path, safe=False)}"
+      f"execute what it holds:\n{_conversion(path, safe=False)}"
     ) from error
   for nest in _NESTS:
     if isinstance(state, Mapping) and isinstance(state.get(nest), Mapping):
