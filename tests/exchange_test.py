@@ -13,7 +13,7 @@ import tiny
 from ncl_jax import checkpoint, exchange, interop, train
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, knn, program
+from ncl_jax.evaluators import knn, program
 
 GOLDEN = "resnet18_cifar"
 
@@ -106,8 +106,7 @@ def test_the_directory_is_that_of_a_finished_run(tmp_path):
   assert back.keys() == state.keys()
   for name, array in state.items():
     np.testing.assert_array_equal(back[name], array)
-  for evaluator in (knn, feature_stats):
-    assert program.run(evaluator, path, source=source)["step"] == 12
+  assert program.run(knn, path, source=source)["step"] == 12
   assert train.train(tiny.config(), path, source) == path  # nothing is left to do
   with pytest.raises(InputError, match="has a checkpoint already"):
     imported(tmp_path, state)
