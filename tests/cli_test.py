@@ -80,6 +80,17 @@ def test_help_explains_itself(program):
     ("compare", ["--config=configs/digits.py:cl", "--workdir=W"], "NCL config"),
     ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
     ("knn", ["--workdir=W"], "no config.json"),
+    ("export", ["--workdir=W"], "nothing to write"),
+    (
+      "import_torch",
+      ["--config=configs/digits.py", "--file=LICENSE", "--workdir=W"],
+      "read are .npz, .safetensors",
+    ),
+    (
+      "import_torch",
+      ["--config=configs/digits.py", "--file=W/no.ckpt", "--workdir=W"],
+      "no.ckpt: there is no such file",
+    ),
     ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
     ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
     ("knn", ["--workdir=W", "--distributed"], "--distributed found no cluster here"),

@@ -121,3 +121,53 @@ def test_variables_of_another_model_are_refused():
   del variables["params"]["backbone"]["layer2_0"]["conv1"]
   with pytest.raises(InputError, match="params/backbone/layer2_0/conv1/kernel"):
     interop.to_torch(variables)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "module.module."])
+def test_prefixes_of_wrappers_and_of_older_names(prefix):
+  state = interop.to_torch(variables_of(small()))
+  wrapped = {
+    prefix + name.replace("backbone.", "encoder."): array
+    for name, array in state.items()
+  }
+  teacher = {
+    f"{prefix}momentum_{name}": 2 * array
+    for name, array in state.items()
+    if not name.startswith("classifier.")
+  }
+  expected = interop.from_torch(state)
+  jax.tree.map(
+    np.testing.assert_array_equal, interop.from_torch(teacher | wrapped), expected
+  )
+  with pytest.raises(InputError, match="missing"):
+    interop.from_torch(teacher)
+
+
+def test_a_backbone_alone_is_told_what_it_lacks():
+  state = interop.to_torch(variables_of(small()))
+  alone = {n: a for n, a in state.items() if n.startswith("backbone.")}
+  with pytest.raises(InputError, match="4 are missing .*projector.0.*no projector: a"):
+    interop.from_torch(alone)
+  bare = {n.removeprefix("backbone."): a for n, a in alone.items()}
+  with pytest.raises(InputError, match="no projector and its names lack backbone"):
+    interop.from_torch(bare | {"fc.weight": np.ones((10, 32))})
+
+
+@pytest.mark.parametrize(
+  ("name", "backbone", "stem"),
+  [
+    ("resnet18_cifar", "resnet18", "cifar"),
+    ("resnet18_imagenet", "resnet18", "imagenet"),
+    ("resnet50_cifar", "resnet50", "cifar"),
+    ("train_trace", "resnet10", "cifar"),
+  ],
+)
+def test_settings_are_those_of_the_network(name, backbone, stem):
+  state = golden_state(name)
+  assert interop.settings(interop.from_torch(state)) == {
+    "backbone": backbone,
+    "stem": stem,
+    "width": 64,
+    "projector_hidden": state["projector.0.weight"].shape[0],
+    "projector_out": state["projector.2.weight"].shape[0],
+  }

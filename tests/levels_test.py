@@ -38,6 +38,7 @@ LEVELS = {
   "evaluators": 6,
   "self_check": 6,
   "report": 6,
+  "exchange": 7,
   "summary": 7,
   "compare": 7,
 }

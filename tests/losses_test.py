@@ -85,6 +85,24 @@ class TestRowsThatTheMapEmptied:
     )
     assert np.all(as_blocks(grad)[GOLDEN["zero_rows"]] == 0)
 
+  def test_the_released_clamped_norm_would_swamp_the_batch(self, x64):
+    z, rows = jnp.asarray(as_views(GOLDEN["zero_z"])), GOLDEN["zero_rows"]
+
+    def released(z):
+      f = nonneg.rep_relu(z)
+      square = jnp.sum(f * f, -1, keepdims=True)
+      # Where a norm is 0 torch takes its derivative for 0 and divides by 1e-12.
+      norm = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 1e-12)
+      f = f.swapaxes(0, 1).reshape(2 * N, -1) / norm.swapaxes(0, 1).reshape(2 * N, 1)
+      logits = f @ f.T / 0.2 - 1e9 * jnp.eye(2 * N)
+      positive = jnp.roll(jnp.arange(2 * N), N)
+      chosen = logits[jnp.arange(2 * N), positive]
+      return jnp.mean(jax.nn.logsumexp(logits, axis=1) - chosen)
+
+    theirs = np.abs(as_blocks(jax.grad(released)(z)))
+    assert 2e10 < theirs[rows].max() < 3e10
+    assert theirs[GOLDEN["zero_other_rows"]].max() < 1
+
   @pytest.mark.parametrize("name", ["relu", "rep_relu"])
   def test_a_batch_of_nothing_else(self, name):
     loss, grad = jax.value_and_grad(mean_loss)(-jnp.ones((4, 2, 3)), name)

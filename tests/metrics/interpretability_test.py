@@ -96,6 +96,38 @@ def test_golden_expected_activation(variant, rectified, precision):
   )
 
 
+def test_the_released_median_is_the_lower_one_and_ours_a_mean():
+  corr = GOLDEN["signed__main_eval__orthogonality_corr"].astype(np.float64)
+  theirs = GOLDEN["signed__main_eval__orthogonality"]
+  entries = np.sort(np.abs(corr - np.eye(len(corr))).ravel())
+  np.testing.assert_allclose(entries[(entries.size - 1) // 2], theirs, rtol=1e-6)
+  assert np.median(entries) > 1.01 * theirs  # an even number of entries
+  kept = GOLDEN["signed__main_eval__orthogonality_dims_kept"]
+  ours = metrics.orthogonality(GOLDEN["features_signed"][:, kept])
+  np.testing.assert_allclose(ours, entries.mean(), rtol=2e-5)
+
+
+def test_the_released_selection_counts_the_first_batch_twice():
+  f = np.maximum(GOLDEN["features_nonneg"], 0)
+  norms = np.linalg.norm(f, axis=1, keepdims=True)
+  f = np.divide(f, norms, out=np.zeros_like(f), where=norms > 0)
+  first = GOLDEN["nonneg__linear_py__batch_bounds"][1]
+  theirs = GOLDEN["nonneg__linear_py__sum"]
+  np.testing.assert_allclose(theirs, f.sum(0) + f[:first].sum(0), atol=1e-4)
+  once = len(f) * np.asarray(metrics.expected_activation(f))
+  np.testing.assert_allclose(theirs - once, f[:first].sum(0), atol=1e-4)
+  assert np.max(theirs - once) > 10
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_released_scripts_disagree_about_zero_and_ours_is_one(variant):
+  f = GOLDEN[f"features_{variant}"]
+  at_1e2 = GOLDEN[f"{variant}__main_eval__sparsity_mean"] / 100
+  np.testing.assert_allclose(metrics.sparsity(f, threshold=1e-2), at_1e2, rtol=2e-5)
+  assert metrics.sparsity(f) < at_1e2 - 0.005
+  assert metrics.sparsity(f) == metrics.sparsity(f, threshold=1e-5)
+
+
 def test_one_hot_features():
   """Four dimensions of six, each with two samples: everything is known."""
   f = jnp.eye(6)[jnp.array([0, 1, 2, 3, 0, 1, 2, 3])]

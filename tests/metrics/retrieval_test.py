@@ -70,6 +70,23 @@ def test_golden(variant, dtype):
   np.testing.assert_allclose(results, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("variant", ["nonneg", "signed"])
+def test_the_released_loop_begins_at_no_dimension(variant):
+  """Every distance is then 0, and the order of the samples decides."""
+  labels = GOLDEN["ret_labels"]
+  assert GOLDEN[f"{variant}__retrieval__k"][0] == 0
+  theirs = GOLDEN[f"{variant}__retrieval__precision_at_10"][0]
+  first = np.arange(1, 11)
+  hits = [np.sum((labels[first] == y) & (first != n)) for n, y in enumerate(labels)]
+  np.testing.assert_allclose(theirs, np.mean(hits) / 10, rtol=1e-6)
+  with pytest.raises(InputError, match=r"shape \[200, 0\]"):
+    metrics.retrieval(np.zeros((200, 0)), labels)
+  # Rows without any difference score the share of their class, in any order.
+  counts = np.bincount(labels)
+  ours, _ = metrics.retrieval(np.zeros((200, 1)), labels)
+  np.testing.assert_allclose(ours, (counts[labels] - 1) / 199, rtol=1e-5)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 @pytest.mark.parametrize(
   "f",

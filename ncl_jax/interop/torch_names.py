@@ -7,6 +7,7 @@ import numpy as np
 from flax import traverse_util
 
 from ncl_jax.errors import InputError
+from ncl_jax.interop import prefixes
 
 # Blocks in each stage, and whether they are bottlenecks.
 _NETWORKS = {
@@ -47,8 +48,9 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
 
   ResNet-10, -18 and -50, of any width and either stem, are told by names and shapes.
   Names as in torchvision and solo-learn: `backbone.conv1.weight`,
-  `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`. An
-  online classifier (`classifier.weight`, `classifier.bias`), if there is one, becomes
+  `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`;
+  `module.`, `encoder.` and `momentum_` as `prefixes.standard` says. An online
+  classifier (`classifier.weight`, `classifier.bias`), if there is one, becomes
   `params["probe"]`; `num_batches_tracked` is dropped.
 
   Args:
@@ -62,9 +64,15 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     InputError: missing or unexpected names, or shapes that do not fit together.
   """
-  arrays = {n: np.asarray(a) for n, a in state.items() if not n.endswith(_COUNTER)}
+  arrays = {
+    standard: np.asarray(state[name])
+    for name, standard in prefixes.standard(state).items()
+    if not name.endswith(_COUNTER)
+  }
   expected = {network: _tensors(network, _sizes(arrays)) for network in _NETWORKS}
-  network = _recognise(set(arrays), {n: set(t) for n, t in expected.items()})
+  network = _recognise(
+    set(arrays), {n: set(t) for n, t in expected.items()}, _hint(arrays)
+  )
   tensors = expected[network]
   wrong = [
     f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
@@ -110,7 +118,32 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
   return state
 
 
-def _recognise(seen: set[str], expected: Mapping[str, set[str]]) -> str:
+def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of a config's `model` that variables from `from_torch` decide.
+
+  Args:
+    variables: of a `ContrastiveModel`.
+
+  Returns:
+    backbone, stem, width, projector_hidden and projector_out.
+  """
+  backbone, projector = (
+    variables["params"][part] for part in ("backbone", "projector")
+  )
+  name = "resnet50" if "conv3" in backbone["layer1_0"] else "resnet10"
+  if name == "resnet10" and "layer1_1" in backbone:
+    name = "resnet18"
+  size, _, _, width = backbone["conv1"]["kernel"].shape
+  return {
+    "backbone": name,
+    "stem": "imagenet" if size == 7 else "cifar",
+    "width": width,
+    "projector_hidden": len(projector["linear1"]["bias"]),
+    "projector_out": len(projector["linear2"]["bias"]),
+  }
+
+
+def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "") -> str:
   """The network whose names are those seen."""
   network = min(expected, key=lambda n: len(expected[n] ^ seen))
   missing = sorted(expected[network] - seen)
@@ -119,9 +152,20 @@ def _recognise(seen: set[str], expected: Mapping[str, set[str]]) -> str:
     raise InputError(
       f"not the tensors of {', '.join(expected)} with a projector; compared with "
       f"{network}, the nearest, {len(missing)} are missing ({_listed(missing)}) and "
-      f"{len(unexpected)} unexpected ({_listed(unexpected)})"
+      f"{len(unexpected)} unexpected ({_listed(unexpected)}){hint}"
     )
   return network
+
+
+def _hint(arrays: Mapping[str, Any]) -> str:
+  """What is wrong as a whole, where that is plain."""
+  if any(name.startswith("projector.") for name in arrays):
+    return ""
+  bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
+  return (
+    f". The file has no projector{bare}: a backbone alone is not taken, for f, which "
+    "evaluation reports beside h, comes from the projector"
+  )
 
 
 def _listed(items: list[str], limit: int = 12) -> str:

@@ -1,0 +1,35 @@
+"""Writes a checkpoint's tensors, or a split's features, for other programs.
+
+  python -m launch.export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
+  python -m launch.export --workdir=runs/cifar10-ncl --features=test.npz --split=test
+
+The feature file holds h, z, f (float32), labels and ids, for numpy.load. A file that is
+there already is never replaced.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+from ncl_jax.errors import InputError
+
+_OUT = flags.DEFINE_string("out", "", "FILE.safetensors for the tensors")
+_NAMES = flags.DEFINE_enum("names", "torch", ("torch", "ours"), "of the tensors")
+_FEATURES = flags.DEFINE_string("features", "", "FILE.npz for the features")
+_SPLIT = flags.DEFINE_string("split", "test", "whose features")
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Exports."""
+  from ncl_jax import exchange
+
+  if not (_OUT.value or _FEATURES.value):
+    raise InputError("nothing to write: give --out=FILE or --features=FILE")
+  if _OUT.value:
+    exchange.export_variables(workdir, _OUT.value, names=_NAMES.value, step=step)
+  if _FEATURES.value:
+    split = _SPLIT.value or "test"
+    exchange.export_features(workdir, _FEATURES.value, split=split, step=step)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,38 @@
+"""Makes a work directory from a PyTorch checkpoint, for the programs that evaluate.
+
+  python -m launch.import_torch --file=X.ckpt --config=configs/cifar100.py:ncl \\
+      --workdir=runs/released
+
+Read are .npz, .safetensors, and, where torch is installed, .ckpt, .pth and .pt; nothing
+in a file is executed. The config must describe its network; differences are told.
+"""
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "config file, and after a colon the method", lock_config=True
+)
+_FILE = flags.DEFINE_string("file", None, "the checkpoint to read")
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory to make")
+_CLASSIFIER = flags.DEFINE_bool(
+  "classifier", True, "take the file's classifier; --noclassifier for other classes"
+)
+
+
+def main() -> None:
+  """Imports."""
+  from ncl_jax import exchange
+
+  exchange.import_torch(
+    _CONFIG.value,
+    _FILE.value or "",
+    _WORKDIR.value or "",
+    classifier=bool(_CLASSIFIER.value),
+  )
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "file", "workdir"))

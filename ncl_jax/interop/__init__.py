@@ -1,0 +1,13 @@
+"""PyTorch checkpoints, there and back: files, names, layouts."""
+
+from ncl_jax.interop.files import publish, read, tensors_to_bytes
+from ncl_jax.interop.torch_names import from_torch, settings, to_torch
+
+__all__ = [
+  "from_torch",
+  "publish",
+  "read",
+  "settings",
+  "tensors_to_bytes",
+  "to_torch",
+]

@@ -1,0 +1,165 @@
+"""Files of named tensors: .npz, .safetensors and, where torch is, its own."""
+
+import contextlib
+import importlib
+import os
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from ncl_jax.errors import InputError
+
+_TORCH = (".ckpt", ".pth", ".pt")
+FORMS = (".npz", ".safetensors", *_TORCH)
+# Where Lightning and others keep the network in a file that holds more.
+_NESTS = ("state_dict", "model")
+_CONVERT = """\
+  import torch, safetensors.torch
+  state = torch.load({source!r}, map_location="cpu", weights_only={safe})
+  safetensors.torch.save_file({{k: v.contiguous() for k, v in \
+state.get("state_dict", state).items()}}, {target!r})"""
+
+
+def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
+  """The tensors of a file, by name; nothing in it is executed.
+
+  Args:
+    path: `.npz`, `.safetensors`, or a file of torch's (`.ckpt`, `.pth`, `.pt`), which
+      needs torch installed and is read by its weights-only loader. A dict under
+      `state_dict` or `model`, as in Lightning's checkpoints, is opened.
+
+  Returns:
+    name -> array of floating-point numbers, or a whole number (torch's counters).
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    InputError: if it holds anything else, or numbers that are not finite.
+  """
+  path = pathlib.Path(path).expanduser().resolve()
+  if not path.exists():
+    raise FileNotFoundError(f"{path}: there is no such file")
+  if path.suffix not in FORMS:
+    raise InputError(f"{path}: read are {', '.join(FORMS)}")
+  if not path.is_file() or path.stat().st_size == 0:
+    raise InputError(f"{path} is {'empty' if path.is_file() else 'not a file'}")
+  if path.suffix == ".npz":
+    arrays = _read_npz(path)
+  elif path.suffix == ".safetensors":
+    arrays = _read_safetensors(path)
+  else:
+    arrays = _read_torch(path)
+  if not arrays:
+    raise InputError(f"{path} holds no tensor")
+  for name, array in arrays.items():
+    if jnp.issubdtype(array.dtype, jnp.floating):
+      if not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} holds numbers that are not finite")
+    elif array.ndim or not np.issubdtype(array.dtype, np.integer):
+      raise InputError(f"{path}: {name} is {array.dtype}: weights are floating-point")
+  return arrays
+
+
+def tensors_to_bytes(
+  arrays: Mapping[str, np.ndarray], metadata: dict[str, str]
+) -> bytes:
+  """The content of a .safetensors file.
+
+  Args:
+    arrays: by name.
+    metadata: free text for the file's header.
+  """
+  # The format stores memory as it lies; a transposed view would be stored unturned.
+  dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+  return safetensors.numpy.save(dense, metadata)
+
+
+def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
+  """Writes a file that is there whole or not at all, and never in place of another.
+
+  Args:
+    path: of the file; its folder is made if need be.
+    write: writes to the open file it is given.
+
+  Raises:
+    InputError: if there is a file already.
+  """
+  path = pathlib.Path(path).expanduser().resolve()
+  if path.exists():
+    raise InputError(f"{path} exists already: remove it or choose another name")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  swap = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    with swap.open("wb") as file:
+      write(file)
+    swap.replace(path)
+  finally:
+    swap.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _told(path: pathlib.Path, form: str, *errors: type[Exception]) -> Iterator[None]:
+  try:
+    yield
+  except errors as error:
+    raise InputError(f"{path} is not {form}: {str(error)[:200]}") from error
+
+
+def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+  errors = (ValueError, OSError, EOFError, zipfile.BadZipFile, pickle.PickleError)
+  with _told(path, "a .npz file of numbers", *errors):
+    opened = np.load(path, allow_pickle=False)
+    if not isinstance(opened, np.lib.npyio.NpzFile):
+      raise ValueError("it holds a single array without a name")
+    with opened:
+      return dict(opened)
+
+
+def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+  with _told(path, "a .safetensors file", safetensors.SafetensorError, TypeError):
+    return safetensors.numpy.load_file(path)
+
+
+def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
+  try:
+    # By name, so that nothing here needs torch, not even the type checker.
+    torch = importlib.import_module("torch")
+  except (ImportError, OSError) as error:
+    raise InputError(
+      f"{path} needs torch, which cannot be imported here. Install it (pip install "
+      "torch --index-url https://download.pytorch.org/whl/cpu), or convert the file "
+      f"where torch is:\n{_conversion(path, safe=True)}"
+    ) from error
+  try:
+    state = torch.load(path, map_location="cpu", weights_only=True)
+  except Exception as error:  # noqa: BLE001 - whatever a foreign file makes it raise
+    raise InputError(
+      f"{path} is not a file of tensors that torch opens without executing code from "
+      f"it: {str(error)[:300]}\nA checkpoint that holds Python objects beside the "
+      "network is converted so, only if you trust where it comes from, since this does "
+      f"execute what it holds:\n{_conversion(path, safe=False)}"
+    ) from error
+  for nest in _NESTS:
+    if isinstance(state, Mapping) and isinstance(state.get(nest), Mapping):
+      state = state[nest]
+  if not isinstance(state, Mapping):
+    raise InputError(f"{path} holds a {type(state).__name__}: wanted are named tensors")
+  arrays = {}
+  for name, tensor in state.items():
+    if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+      raise InputError(f"{path}: {name!r} is a {type(tensor).__name__}, not a tensor")
+    # numpy has no bfloat16.
+    small = tensor.dtype == torch.bfloat16
+    arrays[name] = (tensor.float() if small else tensor).detach().numpy()
+  return arrays
+
+
+def _conversion(path: pathlib.Path, *, safe: bool) -> str:
+  target = str(path.with_suffix(".safetensors"))
+  return _CONVERT.format(source=str(path), target=target, safe=safe)
