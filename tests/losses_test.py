@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 
 from ncl_jax import nonneg
 from ncl_jax.errors import InputError
-from ncl_jax.losses import nt_xent
+from ncl_jax.losses import nt_xent, supervised_nt_xent
 
 GOLDEN = golden_numbers.load("nt_xent")
 N = len(GOLDEN["indexes"])
@@ -73,6 +73,40 @@ class TestGolden:
     key = f"{name}_tau{tau}".replace(".", "p")
     z = as_views(GOLDEN["z"])
     check_golden(key, name, tau, z, jnp.float32, rtol=2e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("groups", ["dup_labels", "dup_few"])
+@pytest.mark.parametrize("name", ["identity", "relu", "rep_relu"])
+class TestGoldenWithClasses:
+  def check(self, groups, name, dtype, rtol, atol):
+    key, labels = f"{groups}_{name}_tau0p2", GOLDEN[f"{groups}_indexes"]
+
+    def mean(z):
+      z = nonneg.apply_map(z, name)
+      return jnp.mean(supervised_nt_xent(z, labels, temperature=0.2))
+
+    z = jnp.asarray(as_views(GOLDEN["z"]), dtype)
+    loss, grad = jax.value_and_grad(mean)(z)
+    target = GOLDEN[f"{key}_grad_f64"]
+    np.testing.assert_allclose(loss, GOLDEN[f"{key}_loss_f64"], rtol=rtol)
+    limit = atol * np.max(np.abs(target))
+    np.testing.assert_allclose(as_blocks(grad), target, rtol=0, atol=limit)
+
+  def test_float64(self, groups, name, x64):
+    self.check(groups, name, jnp.float64, rtol=1e-9, atol=1e-10)
+
+  def test_float32(self, groups, name):
+    self.check(groups, name, jnp.float32, rtol=2e-6, atol=5e-6)
+
+
+def test_examples_without_a_class_have_themselves():
+  z = draw()
+  own = nt_xent(z, temperature=0.3)
+  for labels in (np.arange(6), np.full(6, -1), np.array([0, -1, 2, -1, 4, -1])):
+    loss = supervised_nt_xent(z, labels, temperature=0.3)
+    np.testing.assert_allclose(loss, own, rtol=1e-6)
+  with pytest.raises(InputError, match=r"labels have shape \[5\]"):
+    supervised_nt_xent(z, np.arange(5), temperature=0.3)
 
 
 class TestRowsThatTheMapEmptied:
