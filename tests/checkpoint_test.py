@@ -1,5 +1,6 @@
 """Checkpoints: there and back, on another number of devices, and what is refused."""
 
+import gc
 import pathlib
 import shutil
 
@@ -118,6 +119,7 @@ def test_damaged_files_are_told(tmp_path):
       file.write_bytes(file.read_bytes()[:10])
   with pytest.raises(InputError, match="step 1 .*is damaged; remove "):
     checkpoint.load_model(tmp_path, model, on(1))
+  gc.collect()  # here, not in the middle of another test
 
 
 def test_missing(tmp_path):
