@@ -133,8 +133,8 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
   except (ImportError, OSError) as error:
     raise InputError(
       f"{path} needs torch, which cannot be imported here. Install it (pip install "
-      "torch --index-url https://download.pytorch.org/whl/cpu), or convert the file "
-      f"where torch is:\n{_conversion(path, safe=True)}"
+      "torch; its build for the CPU is enough), or convert the file where torch is:\n"
+      f"{_conversion(path, safe=True)}"
     ) from error
   try:
     state = torch.load(path, map_location="cpu", weights_only=True)
