@@ -41,6 +41,17 @@ class TrainState:
   opt_state: Any
   epoch: Any = None
 
+  def items(self) -> dict[str, Any]:
+    """The two items of a checkpoint: what evaluation reads, and the rest."""
+    return {
+      "model": {"params": self.params, "batch_stats": self.batch_stats},
+      "train": {
+        "step": self.step,
+        "opt_state": self.opt_state,
+        "epoch": self.epoch,
+      },
+    }
+
 
 def make_optimizer(
   config: ConfigDict, steps_per_epoch: int

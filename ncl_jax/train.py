@@ -118,15 +118,7 @@ def _train(
       if stopping or done % save_every == 0 or done == total:
         recorder.flush()
         _check_finite(state, done)
-        checkpoints.save(
-          done,
-          model={"params": state.params, "batch_stats": state.batch_stats},
-          train={
-            "step": state.step,
-            "opt_state": state.opt_state,
-            "epoch": state.epoch,
-          },
-        )
+        checkpoints.save(done, **state.items())
       if stopping:
         checkpoints.wait()
         raise stop.stopped(done, total)
@@ -190,22 +182,14 @@ def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
   targets = jax.tree.map(
     lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes
   )
-  model, rest = checkpoints.restore(
-    step,
-    model={"params": targets.params, "batch_stats": targets.batch_stats},
-    train={
-      "step": targets.step,
-      "opt_state": targets.opt_state,
-      "epoch": targets.epoch,
-    },
-  )
+  model, rest = checkpoints.restore(step, **targets.items())
   return TrainState(**model, **rest)
 
 
 def _with_weights_of(workdir: str, state: TrainState, mesh: Mesh) -> TrainState:
   """The network of another run under a fresh optimiser."""
-  model: dict[str, Any] = {"params": state.params, "batch_stats": state.batch_stats}
-  model, step = checkpoint.load_model(workdir, model, sharding_lib.replicated(mesh))
+  whole = sharding_lib.replicated(mesh)
+  model, step = checkpoint.load_model(workdir, state.items()["model"], whole)
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
     len(jax.tree.leaves(model)),

@@ -1,6 +1,5 @@
 """A train state through a checkpoint and back."""
 
-import dataclasses
 import os
 import pathlib
 import shutil
@@ -8,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +32,7 @@ def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
   shapes = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
   rng = np.random.default_rng(0)
   saved = jax.tree.map(lambda shape: _random(rng, shape), shapes)
-  items = _items(training.put(saved, mesh))
+  items = training.put(saved, mesh).items()
   targets = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), items
   )
@@ -47,7 +45,7 @@ def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
     seconds = time.perf_counter() - start
     free = shutil.disk_usage(folder).free / 2**30
   again = {"model": model, "train": train}
-  pairs = list(zip(jax.tree.leaves(_items(saved)), jax.tree.leaves(again), strict=True))
+  pairs = list(zip(jax.tree.leaves(saved.items()), jax.tree.leaves(again), strict=True))
   wrong = sum(not _same(a, b) for a, b in pairs)
   size = sum(a.nbytes for a, _ in pairs) / 2**20
   state = f"{len(pairs)} tensors, {size:.1f} MiB, in {seconds:.1f} s"
@@ -58,15 +56,6 @@ def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
 def _same(a: np.ndarray, b: jax.Array) -> bool:
   alike = a.dtype == b.dtype and a.shape == b.shape
   return alike and a.tobytes() == np.asarray(b).tobytes()
-
-
-def _items(state: step_lib.TrainState) -> dict[str, Any]:
-  """The two items of a checkpoint: what evaluation reads, and the rest."""
-  fields = {
-    field.name: getattr(state, field.name) for field in dataclasses.fields(state)
-  }
-  model = {name: fields.pop(name) for name in ("params", "batch_stats")}
-  return {"model": model, "train": fields}
 
 
 def _random(rng: np.random.Generator, shape: jax.ShapeDtypeStruct) -> np.ndarray:
