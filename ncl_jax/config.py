@@ -225,8 +225,6 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
       )
   if config.train.init_from:
     run = pathlib.Path(config.train.init_from).expanduser().resolve()
-    if not (run / "config.json").is_file():
-      raise InputError(f"train.init_from is {run}: there is no config.json of a run")
     config.train.init_from = str(run)
   if not config.train.batch_size:
     # The largest power of two that leaves eight steps an epoch, within [8, 256].

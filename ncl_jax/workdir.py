@@ -54,6 +54,11 @@ def prepare(
     config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
   elif path.exists() and not _is_free(path):
     raise InputError(f"{path} is neither empty nor a work directory of this program")
+  elif config.train.init_from:
+    # A run that has begun needs its origin no more.
+    origin = pathlib.Path(config.train.init_from)
+    if not (origin / "config.json").is_file():
+      raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
   accumulate = config.train.accumulate
   devices = sharding_lib.set_cpu_devices(
     config.train.batch_size // accumulate, config.train.cpu_devices

@@ -180,6 +180,7 @@ def test_weights_of_another_run_under_a_fresh_optimiser(tmp_path, monkeypatch):
   weights, _ = final_model(config, source, first)
   monkeypatch.chdir(tmp_path)
   config.train.init_from = "first"
+  config.train.checkpoint_every_epochs = 1
   config.optimizer.name = "sgd"
   config.optimizer.learning_rate = 1e-20
   config.optimizer.weight_decay = 0.0
@@ -194,6 +195,11 @@ def test_weights_of_another_run_under_a_fresh_optimiser(tmp_path, monkeypatch):
   )
   stored = json.loads((second / "config.json").read_text())
   assert stored["train"]["init_from"] == str(first)
+  # Once begun, the run needs its origin no more.
+  first.rename("gone")
+  shutil.rmtree(second / "checkpoints" / "6")
+  assert train.train(config, second, source) == second
+  pathlib.Path("gone").rename(first)
   config.train.init_from = "nowhere"
   with pytest.raises(InputError, match="nowhere: there is no config.json of a run"):
     train.train(config, "third", source)
