@@ -14,9 +14,11 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import tiny
 
+from benchmarks import kills
 from ncl_jax import checkpoint, sharding, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
@@ -80,6 +82,11 @@ def test_stopped_by_sigterm_within_an_epoch_and_gone_on_with_on_fewer_devices(
     with pytest.raises(Stopped, match="SIGTERM after step 4 of 6, which") as end:
       train.train(config, parts, source)
   assert end.value.exit_code == 143
+  # The watch over the epoch that began with step 4 goes on, too: 16 images, two views.
+  with ocp.PyTreeCheckpointer() as reader:
+    saved = kills.read(reader, parts / "checkpoints" / "4" / "train")
+  assert saved["epoch"]["rows"] == 32
+  assert np.all(saved["epoch"]["high"] >= saved["epoch"]["low"])
   another = shutil.copytree(parts, tmp_path / "another ü")
   train.train(config, parts, source)
   a, b = (final_model(config, source, run)[0] for run in (whole, parts))
