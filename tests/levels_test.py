@@ -33,6 +33,7 @@ LEVELS = {
   "workdir": 3,
   "cli": 3,
   "features": 3,
+  "feed": 3,
   "step": 4,
   "train": 5,
   "evaluators": 6,
