@@ -81,6 +81,7 @@ def defaults() -> ConfigDict:
   config.model.projector_hidden = 2048
   config.model.projector_out = 256
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
+  config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
   config.loss = ConfigDict()
@@ -261,6 +262,7 @@ def model(config: ConfigDict) -> models.ContrastiveModel:
   backbone = getattr(models, settings.backbone)(
     stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
   )
+  backbone = backbone.clone(remat=settings.remat)
   projector = models.Projector(
     settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
   )

@@ -12,17 +12,19 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, collapse, distributed, optimizers, writer
+from ncl_jax import checkpoint, collapse, distributed, optimizers, speed, writer
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.step import (
+  VIEWS,
   TrainState,
   batch_statistics,
   build,
   init_state,
+  init_variables,
   make_optimizer,
   make_steps,
   steps_in_call,
@@ -39,7 +41,7 @@ def train(
 
   Args:
     config: settings; those that mean "from the data" are filled in.
-    workdir: gets config.json, metrics.jsonl and checkpoints/.
+    workdir: gets config.json, metrics.jsonl, speed.jsonl and checkpoints/.
     source: the data, if they are loaded already.
 
   Returns:
@@ -72,6 +74,7 @@ def _train(
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
 ) -> None:
+  laps = speed.Laps()
   batch_size = config.train.batch_size
   per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
@@ -90,6 +93,8 @@ def _train(
     state = build(lambda: init_state(config, source, optimizer), mesh)
     if config.train.init_from:
       state = _with_weights_of(config.train.init_from, state, mesh)
+  jax.block_until_ready(state)
+  laps.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
   metrics_file = path / "metrics.jsonl"
   if jax.process_index() == 0:
@@ -108,18 +113,30 @@ def _train(
   progress = writer.Progress(total, start, batch_size)
   recorder = _Recorder(metrics_file, progress, per_epoch, config)
   save_every = config.train.checkpoint_every_epochs * per_epoch
-  done = start
+  done, first = start, None
   try:
+    data = feed.at(start)
+    traced = steps.trace(state, data)
+    laps.lap("trace")
+    compiled = traced.lower().compile()
+    laps.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
-      state, values, z, labels = steps(state, feed.at(done))
+      state, values, z, labels = compiled(state, data)
       done += count
+      if first is None:
+        jax.block_until_ready(values)
+        first = done
+        laps.lap("first call")
       last: dict[str, Any] = {}
       if recorder.writes(done):
         last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
       if done % per_epoch == 0:
-        last |= collapse.summary(state.epoch, config.eval.threshold)
-      # The values of the call before are fetched now, so the device never waits.
+        last |= _epoch_summary(state.epoch, config.eval.threshold)
+      # The next batch is on its way while the devices are at work, and the values of
+      # the call before are fetched now: neither waits for the other.
+      if done < total:
+        data = feed.at(done)
       recorder.add(done, count, values, last)
       checkpoints.check()
       stopping = stop.at(done) and done < total
@@ -133,6 +150,31 @@ def _train(
   finally:
     feed.close()
     progress.close()
+    if first is not None:
+      _report_speed(path, config, source, laps, start, done - first)
+
+
+def _report_speed(path, config, source, laps, start, steps):
+  """Adds a row to speed.jsonl: this start of the run, however it ended."""
+  size, channels = config.augment.size, source.image_shape[-1]
+  model = config_lib.model(config)
+  views = jax.ShapeDtypeStruct((VIEWS, size, size, channels), jnp.float32)
+  variables = jax.eval_shape(lambda: init_variables(config, source))
+  row = speed.report(
+    laps,
+    steps=steps,
+    seconds=laps.running(),
+    images=config.train.batch_size,
+    # The usual count: the backward pass is twice the forward pass.
+    flops_per_image=3 * speed.flops(model.apply, variables, views),
+  )
+  if jax.process_index() == 0:
+    writer.append(path / "speed.jsonl", {"from_step": start} | row)
+    logging.info("%s", speed.sentence(row))
+
+
+# A program of its own: its operations one by one would each be compiled.
+_epoch_summary = jax.jit(collapse.summary, static_argnums=1)
 
 
 class _Recorder:

@@ -38,6 +38,7 @@ LEVELS = {
   "train": 5,
   "evaluators": 6,
   "self_check": 6,
+  "speed": 0,
   "report": 6,
   "exchange": 7,
   "summary": 7,
