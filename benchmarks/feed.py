@@ -3,8 +3,8 @@
   python -m benchmarks.feed
 
 Batches of --batch images of --size pixels: from an array, decoded from PNG files, the
-array's put onto the devices, and picked by the devices from data that lie there. torch's
-row is its DataLoader over the same array, in this process, if torch is installed.
+array's put onto the devices, and picked by the devices from data that lie there.
+torch's row is its DataLoader over the same array, in this process, if installed.
 """
 
 import os
