@@ -4,8 +4,8 @@
 
 One after the other, each in a process of its own; --only runs some. What an earlier
 call with the same --out measured is kept unless it is named. An hour on two cores;
-leave the machine alone meanwhile. The columns of peers need the packages: pip install torch
-torchvision (no part of ncl_jax's requirements).
+leave the machine alone meanwhile. The columns of peers need the packages: pip install
+torch torchvision (no part of ncl_jax's requirements).
 """
 
 import argparse
