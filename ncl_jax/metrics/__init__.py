@@ -1,4 +1,4 @@
-"""Statistics of a feature matrix: interpretability, retrieval, nearest neighbours."""
+"""Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
 from ncl_jax.metrics.consistency import class_consistency, purity
 from ncl_jax.metrics.interpretability import (
@@ -13,6 +13,7 @@ from ncl_jax.metrics.interpretability import (
 )
 from ncl_jax.metrics.knn import knn_predict, knn_scores
 from ncl_jax.metrics.retrieval import retrieval
+from ncl_jax.metrics.sepin import sepin, sepin_at
 
 __all__ = [
   "class_consistency",
@@ -26,6 +27,8 @@ __all__ = [
   "orthogonality",
   "purity",
   "retrieval",
+  "sepin",
+  "sepin_at",
   "sparsity",
   "spectral_entropy",
 ]
