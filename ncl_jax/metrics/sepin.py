@@ -46,7 +46,8 @@ def sepin(
     InputError: wrong or different shapes, or temperature.
 
   Source: Do & Tran 2020, Theory and evaluation metrics for learning disentangled
-  representations (arXiv:1908.09961); the bound: van den Oord et al. 2018 (arXiv:1807.03748).
+  representations (arXiv:1908.09961); the bound: van den Oord et al. 2018
+  (arXiv:1807.03748).
 
   >>> f = jnp.eye(3)[jnp.array([0, 1, 0, 1])]
   >>> [f"{x:.3f}" for x in sepin(f, f, temperature=0.5)]
@@ -92,8 +93,8 @@ def sepin_at(
   ranked_by = scores if ranked_by is None else jnp.asarray(ranked_by)
   if scores.ndim != 1 or scores.shape != ranked_by.shape:
     raise InputError(
-      f"scores have shape {list(scores.shape)}, ranked_by {list(ranked_by.shape)}: both "
-      "must be [D]"
+      f"scores have shape {list(scores.shape)}, ranked_by {list(ranked_by.shape)}: "
+      "both must be [D]"
     )
   if k is None:
     return jnp.mean(scores)
