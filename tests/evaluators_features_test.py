@@ -3,14 +3,15 @@
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 import tiny
 
-from ncl_jax import augment, features, metrics, writer
+from ncl_jax import augment, data, features, metrics, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, program, selection, sepin
+from ncl_jax.evaluators import feature_stats, linear_probe, program, selection, sepin
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +232,100 @@ def test_selection_refuses(run):
     evaluate(run, selection, keep=9)
   with pytest.raises(InputError, match="no labels"):
     evaluate(run, selection, tiny.source(train=64, test=45, labelled=False))
+
+
+def rates_by_hand(f, labels, on):
+  """Class consistency, activations and entropy of each live dimension, by loops."""
+  rows = []
+  for d in np.flatnonzero(on.any(0)):
+    counts = np.bincount(labels[on[:, d]])
+    rows.append(
+      (counts.max() / counts.sum(), counts.sum(), scipy.stats.entropy(counts))
+    )
+  return np.array(rows).T
+
+
+@pytest.fixture(scope="module")
+def planted():
+  """40 images, 6 dimensions: frequent, rare, dead, dense and tiny ones."""
+  rng = np.random.default_rng(0)
+  f = np.maximum(rng.normal(size=(40, 6)), 0) * [1, 1, 0, 1, 1, 0.005]
+  f[:, 3] = -1
+  f[2:, 1] = 0
+  return f.astype(np.float32), rng.integers(0, 3, 40)
+
+
+def statistics(f, labels):
+  return feature_stats.statistics(f, labels, 3, threshold=1e-5, activity=0.2, seed=0)
+
+
+def test_feature_stats_of_dimensions(planted):
+  f, labels = planted
+  values = statistics(f, labels)
+  for rule, on in (("abs", np.abs(f) > 1e-5), ("positive", f > 0)):
+    rate, active, entropy = rates_by_hand(f, labels, on)
+    name = f"consistency_{rule}"
+    assert values[name] == pytest.approx(rate.mean())
+    assert values[f"{name}_weighted"] == pytest.approx(rate @ active / active.sum())
+    often = active >= 30
+    if rule == "abs":
+      assert values["label_entropy"] == pytest.approx(entropy.mean())
+      assert values["frequent_dimensions"] == often.sum() == 1
+      assert values[f"{name}_frequent"] == pytest.approx(rate[often].mean())
+    else:
+      assert not often.any() and np.isnan(values[f"{name}_frequent"])
+  live = f.any(0)
+  assert values["dead_dimensions"] == 1 and values["live_dimensions"] == 5
+  assert values["l0"] == pytest.approx(np.count_nonzero(f, axis=1).mean())
+  assert values["sparsity_live"] == pytest.approx(np.mean(f[:, live] == 0))
+  assert values["sparsity_0.01"] == pytest.approx(np.mean(np.abs(f) < 0.01))
+  assert values["sparsity_0.01"] > values["sparsity"]
+  for budget in (0.2, 0.1):
+    rate = metrics.purity(f, labels, 3, budget)
+    name = "purity" if budget == 0.2 else "purity_0.1"
+    assert values[name] == pytest.approx(float(np.nanmean(rate)))
+
+
+def test_chance_levels_are_those_of_labels_that_mean_nothing(planted):
+  """Shuffled labels: about what random labels give, and the same for all arms."""
+  f, labels = planted
+  values = statistics(np.eye(6, dtype=np.float32)[labels], labels)
+  assert values["consistency_abs"] == values["purity_0.1"] == 1
+  assert values["label_entropy"] == pytest.approx(0, abs=1e-6)
+  assert 0.3 < values["consistency_abs_chance"] < 0.6
+  assert values["label_entropy_chance"] > 0.9
+  dense = statistics(f + 5, labels)
+  assert dense["consistency_abs"] == pytest.approx(dense["consistency_abs_chance"])
+
+
+def test_feature_stats_of_nothing():
+  values = statistics(np.zeros((40, 6), np.float32), np.arange(40) % 3)
+  assert values["dead_dimensions"] == 6 and values["zero_rows"] == 40
+  for name in ("consistency_abs", "purity", "label_entropy", "sparsity_live"):
+    assert np.isnan(values[name])
+
+
+def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(program, "LAYERS", ("f",))
+  images, labels = {}, {}
+  for name, n in (("train", 64), ("test", 45)):
+    images[f"{name}_images"], labels[f"{name}_labels"] = tiny.images(0, n)
+    labels[f"{name}_labels_fine"] = np.arange(n) % 6
+  np.savez(tmp_path / "levels.npz", **images, **labels)
+  source = data.load(f"arrays:{tmp_path / 'levels.npz'}")
+  result = evaluate(run, feature_stats, source)
+  assert set(result["f"]["levels"]) == {"fine"}
+  test = program.extract(run.config, run.variables, source, "test", run.mesh)
+  expected = feature_stats.statistics(
+    test.layer("f", "rep_relu"),
+    labels["test_labels_fine"],
+    6,
+    threshold=1e-5,
+    activity=0.03,
+    seed=0,
+  )
+  fine = result["f"]["levels"]["fine"]
+  np.testing.assert_equal(fine, {name: expected[name] for name in fine})
 
 
 @pytest.mark.parametrize("evaluator, options", [(sepin, {})])

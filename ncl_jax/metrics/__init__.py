@@ -1,10 +1,11 @@
 """Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
-from ncl_jax.metrics.consistency import class_consistency, purity
+from ncl_jax.metrics.consistency import class_consistency, label_entropy, purity
 from ncl_jax.metrics.interpretability import (
   correlation,
   effective_rank,
   expected_activation,
+  l0,
   live_dimensions,
   num_zero_rows,
   orthogonality,
@@ -22,6 +23,8 @@ __all__ = [
   "expected_activation",
   "knn_predict",
   "knn_scores",
+  "l0",
+  "label_entropy",
   "live_dimensions",
   "num_zero_rows",
   "orthogonality",
