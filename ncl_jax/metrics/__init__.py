@@ -12,7 +12,7 @@ from ncl_jax.metrics.interpretability import (
   sparsity,
   spectral_entropy,
 )
-from ncl_jax.metrics.knn import knn_predict, knn_scores
+from ncl_jax.metrics.knn import knn_predict, knn_predict_grid, knn_scores
 from ncl_jax.metrics.retrieval import retrieval
 from ncl_jax.metrics.sepin import sepin, sepin_at
 
@@ -22,6 +22,7 @@ __all__ = [
   "effective_rank",
   "expected_activation",
   "knn_predict",
+  "knn_predict_grid",
   "knn_scores",
   "l0",
   "label_entropy",
