@@ -1,5 +1,8 @@
 """The programs on cached features: what they report, against a second derivation."""
 
+import dataclasses
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -11,7 +14,14 @@ from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, linear_probe, program, selection, sepin
+from ncl_jax.evaluators import (
+  axes,
+  feature_stats,
+  linear_probe,
+  program,
+  selection,
+  sepin,
+)
 
 
 @pytest.fixture(scope="module")
@@ -326,6 +336,63 @@ def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
   )
   fine = result["f"]["levels"]["fine"]
   np.testing.assert_equal(fine, {name: expected[name] for name in fine})
+
+
+def agreement(a, b, signed=False):
+  half = len(a) // 2
+  return axes.agreement(
+    a[:half], b[:half], a[half:], b[half:], signed=signed, threshold=1e-5, seed=0
+  )
+
+
+def test_permuted_axes_agree_and_rotated_ones_do_not():
+  rng = np.random.default_rng(0)
+  f = np.maximum(rng.normal(size=(400, 8)), 0).astype(np.float32)
+  f[:, 3] = 0
+  permuted = 2 * f[:, rng.permutation(8)]
+  same = agreement(f, permuted)
+  assert same["correlation"] == pytest.approx(1)
+  assert same["matched"] == same["live_dimensions"] == 7
+  signs = agreement(f, -permuted, signed=True)
+  assert signs["correlation"] == pytest.approx(1)
+  rotation, _ = np.linalg.qr(rng.normal(size=(8, 8)))
+  rotated = agreement(f, f @ rotation, signed=True)
+  assert rotated["correlation"] < 0.8
+  noise = agreement(f, np.maximum(rng.normal(size=f.shape), 0).astype(np.float32))
+  assert abs(noise["correlation"]) < 0.1
+  assert abs(noise["correlation"] - noise["correlation_chance"]) < 0.1
+  # Matching on the images that score finds something in nothing.
+  assert noise["correlation_matched_on_test"] > 0.05
+  lucky = noise["correlation_matched_on_test_chance"]
+  assert noise["correlation_matched_on_test"] == pytest.approx(lucky, abs=0.05)
+
+
+def test_matching_is_the_best_of_all_permutations():
+  rng = np.random.default_rng(1)
+  a = rng.normal(size=(30, 4))
+  b = a @ rng.normal(size=(4, 5)) + rng.normal(size=(30, 5))
+  c = np.corrcoef(a[15:].T, b[15:].T)[:4, 4:]
+  best = max(
+    np.mean([c[i, j] for i, j in enumerate(p)])
+    for p in itertools.permutations(range(5), 4)
+  )
+  seen = agreement(a.astype(np.float32), b.astype(np.float32))
+  assert seen["correlation_matched_on_test"] == pytest.approx(best, abs=1e-5)
+
+
+def test_axes_of_dead_features():
+  f = np.zeros((10, 3), np.float32)
+  assert np.isnan(agreement(f, f)["correlation"])
+
+
+def test_a_run_has_its_own_axes(run, monkeypatch):
+  result = evaluate(run, axes, other=run)
+  assert result["h"]["correlation"] == pytest.approx(1)
+  assert result["f"]["correlation"] > result["f"]["correlation_chance"] + 0.2
+  config = run.config.copy_and_resolve_references()
+  config.loss.map = "gelu"
+  with pytest.raises(InputError, match="the maps are rep_relu here and gelu"):
+    evaluate(run, axes, other=dataclasses.replace(run, config=config))
 
 
 @pytest.mark.parametrize("evaluator, options", [(sepin, {})])

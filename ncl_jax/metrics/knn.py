@@ -200,7 +200,8 @@ def _predictions(
 
   def vote(best):
     def at(setting):
-      votes = _count(best, *setting, distance, relative=True)
+      k, temperature = setting
+      votes = _count(best, k, temperature, distance, relative=True)
       label = jnp.argmax(votes, axis=1).astype(jnp.int32)
       return jnp.where(jnp.max(votes, axis=1) > 0, label, -1)
 
