@@ -4,8 +4,8 @@
 
 Made-up features. `suite`: consistency, sparsity, correlation and retrieval P@10 of
 10,000 x 256 features with 10 classes, against direct loops over samples, dimensions or
-pairs of them (over a part, scaled up) and against vectorised numpy and scikit-learn; CPU
-seconds of the process, all threads, best of --repeats, taken in turns. `sepin`: one
+pairs of them (over a part, scaled up) and against vectorised numpy and scikit-learn;
+CPU seconds of the process, all threads, best of --repeats, taken in turns. `sepin`: one
 batch of 256 images, 2,048 dimensions. `memory`: what XLA plans for temporaries of
 retrieval and nearest neighbours among 50,000 x 2,048 features. `probe`: L-BFGS on
 50,000 x 512 against scikit-learn's LogisticRegression. Takes some ten minutes on two
