@@ -11,7 +11,14 @@ from ncl_jax import config as config_lib
 from ncl_jax import report, summary, train
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, knn, linear_probe, program, retrieval
+from ncl_jax.evaluators import (
+  feature_stats,
+  knn,
+  linear_probe,
+  program,
+  retrieval,
+  sepin,
+)
 
 
 def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> str:
@@ -46,7 +53,7 @@ def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> s
       path = root / f"seed{seed}" / method
       paths.append(train.train(_arm_config(config, method, seed), path, source))
 
-  programs = [feature_stats]
+  programs = [feature_stats, sepin]
   if source.num_classes:
     programs += [knn, linear_probe, retrieval]
   results: dict[str, list[dict[str, Any]]] = {"cl": [], "ncl": [], "untrained": []}

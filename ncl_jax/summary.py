@@ -31,8 +31,12 @@ _PLACES = {
   "consistency_abs_chance": ("feature_stats", "f", "consistency_abs_chance"),
   "consistency_positive": ("feature_stats", "f", "consistency_positive"),
   "purity": ("feature_stats", "f", "purity"),
+  "sepin_1": ("sepin", "f", "sepin@1"),
+  "sepin_10": ("sepin", "f", "sepin@10"),
+  "sepin_all": ("sepin", "f", "sepin@all"),
   "live_dimensions": ("feature_stats", "f", "live_dimensions"),
   "activity": ("feature_stats", "f", "activity"),
+  "l0": ("feature_stats", "f", "l0"),
   "zero_rows": ("feature_stats", "f", "zero_rows"),
   "orthogonality": ("feature_stats", "f", "orthogonality"),
   "effective_rank": ("feature_stats", "f", "effective_rank"),
@@ -42,7 +46,8 @@ _PLACES = {
 _NEED_LABELS = {
   key
   for key, (name, _, field) in _PLACES.items()
-  if name != "feature_stats" or field.startswith(("consistency", "purity"))
+  if name not in ("feature_stats", "sepin")
+  or field.startswith(("consistency", "purity"))
 }
 
 
@@ -122,6 +127,20 @@ def _metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       f"share of the most frequent class among the {activity:.0%} of the images with "
       "the largest value of a dimension: the same number for every arm.",
     ),
+    *(
+      (
+        f"sepin_{k}",
+        f"SEPIN@{k}",
+        "Interpretability",
+        "",
+        "higher",
+        "information, in nats, that a dimension alone carries about an image: InfoNCE "
+        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
+        "the best, which the other half of the images chose. Chance: noise.",
+      )
+      for k in ("1", "10", "all")
+      if k == "all" or int(k) <= config.model.projector_out
+    ),
     (
       "live_dimensions",
       "live dimensions",
@@ -137,6 +156,14 @@ def _metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "%",
       "",
       "mean share of the test images that activate it.",
+    ),
+    (
+      "l0",
+      "active dimensions of an image",
+      "Health",
+      "",
+      "",
+      "mean number.",
     ),
     (
       "zero_rows",
@@ -207,13 +234,18 @@ def comparison(
     chance |= {k: float(prior) for k in ("retrieval_h", "retrieval_f")}
     by_luck = [r["feature_stats"]["f"]["purity_chance"] for r in results["ncl"]]
     chance["purity"] = float(np.mean(by_luck))
+  for row in rows:
+    if row.key.startswith("sepin_"):
+      name, layer, field = _PLACES[row.key]
+      noise = [r[name][layer][f"noise_{field}"] for r in results["ncl"]]
+      chance[row.key] = float(np.mean(noise))
   images = np.concatenate(
     [b["image"][b["mask"]] for b in source.eval_batches("test", config.eval.batch_size)]
   )
   resolved = workdir_lib.read_config(runs["ncl"][0])
-  name = config.name or source.name
+  title = config.name or source.name
   return Comparison(
-    title=f"CL against NCL on {name}",
+    title=f"CL against NCL on {title}",
     facts=(
       (
         "data",

@@ -89,9 +89,11 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
 def take(split: Split, rows: np.ndarray) -> Split:
   """The split reduced to `rows`; nothing is decoded."""
   images = split.images
-  if isinstance(images, np.ndarray):
-    return Split(images[rows], split.labels[rows])
-  return Split(_Rows(images, rows), split.labels[rows])
+  return Split(
+    images[rows] if isinstance(images, np.ndarray) else _Rows(images, rows),
+    split.labels[rows],
+    {name: labels[rows] for name, labels in split.levels.items()},
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

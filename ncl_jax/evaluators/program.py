@@ -91,6 +91,22 @@ def extract(
   )
 
 
+def extract_two_views(
+  config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
+) -> tuple[features.Features, features.Features]:
+  """`features.extract_two_views` with everything taken from the config."""
+  return features.extract_two_views(
+    config_lib.model(config),
+    variables,
+    source,
+    split,
+    view=config_lib.augmentation(config),
+    mesh=mesh,
+    batch_size=config.eval.batch_size,
+    seed=config.seed,
+  )
+
+
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
   """The settings that a result needs beside it to be repeated."""
   return settings | {
@@ -110,6 +126,7 @@ def run(
   workdir: str | pathlib.Path,
   step: int | None = None,
   source: Source | None = None,
+  **options: Any,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint and appends the result to `eval/PROGRAM.jsonl`.
 
@@ -118,13 +135,16 @@ def run(
     workdir: of a training run.
     step: which checkpoint; None for the newest.
     source: its data, if they are loaded already.
+    **options: what else the program's `evaluate` takes.
 
   Returns:
     The row that was written.
   """
   opened = open_run(workdir, step, source)
   name = program.__name__.rsplit(".", 1)[-1]
-  result = program.evaluate(opened.config, opened.variables, opened.source, opened.mesh)
+  result = program.evaluate(
+    opened.config, opened.variables, opened.source, opened.mesh, **options
+  )
   row = {
     "program": name,
     "step": opened.step,
@@ -135,9 +155,11 @@ def run(
     folder = opened.path / "eval"
     folder.mkdir(exist_ok=True)
     writer.append(folder / f"{name}.jsonl", row)
-    for layer in LAYERS:
-      shown = "  ".join(f"{k} {v:.4g}" for k, v in result[layer].items())
-      logging.info("step %d, %s: %s", opened.step, layer, shown)
+    for part, values in result.items():
+      if part != "settings" and isinstance(values, dict):
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+        shown = "  ".join(f"{k} {v:.4g}" for k, v in numbers.items())
+        logging.info("step %d, %s: %s", opened.step, part, shown)
     logging.info("written to %s", folder / f"{name}.jsonl")
   return row
 
