@@ -7,10 +7,19 @@ from absl import logging
 
 from ncl_jax.data import arrays, digits, folder, idx, tfds
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
-from ncl_jax.data.subset import stratified, subset
+from ncl_jax.data.subset import labelled, stratified, subset
 from ncl_jax.errors import InputError
 
-__all__ = ["FORMS", "Source", "Split", "epoch_order", "load", "stratified", "subset"]
+__all__ = [
+  "FORMS",
+  "Source",
+  "Split",
+  "epoch_order",
+  "labelled",
+  "load",
+  "stratified",
+  "subset",
+]
 
 FORMS = ("digits", "arrays:FILE.npz", "idx:FOLDER", "folder:PATH", "tfds:NAME")
 

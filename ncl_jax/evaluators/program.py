@@ -20,6 +20,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
 LAYERS = ("h", "f")
+ALL_LAYERS = ("h", "hidden", "z", "f")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,7 @@ def run(
   workdir: str | pathlib.Path,
   step: int | None = None,
   source: Source | None = None,
+  **options: Any,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint and appends the result to `eval/PROGRAM.jsonl`.
 
@@ -118,13 +120,16 @@ def run(
     workdir: of a training run.
     step: which checkpoint; None for the newest.
     source: its data, if they are loaded already.
+    **options: further arguments of the program's `evaluate`.
 
   Returns:
     The row that was written.
   """
   opened = open_run(workdir, step, source)
   name = program.__name__.rsplit(".", 1)[-1]
-  result = program.evaluate(opened.config, opened.variables, opened.source, opened.mesh)
+  result = program.evaluate(
+    opened.config, opened.variables, opened.source, opened.mesh, **options
+  )
   row = {
     "program": name,
     "step": opened.step,
@@ -135,9 +140,11 @@ def run(
     folder = opened.path / "eval"
     folder.mkdir(exist_ok=True)
     writer.append(folder / f"{name}.jsonl", row)
-    for layer in LAYERS:
-      shown = "  ".join(f"{k} {v:.4g}" for k, v in result[layer].items())
-      logging.info("step %d, %s: %s", opened.step, layer, shown)
+    for part, values in result.items():
+      if part != "settings":
+        numbers = {k: v for k, v in values.items() if isinstance(v, (int, float))}
+        shown = "  ".join(f"{k} {v:.4g}" for k, v in numbers.items())
+        logging.info("step %d, %s: %s", opened.step, part, shown)
     logging.info("written to %s", folder / f"{name}.jsonl")
   return row
 
