@@ -17,6 +17,7 @@ LEVELS = {
   "accumulation": 0,
   "augment": 0,
   "convolution": 0,
+  "corruptions": 0,
   "sharding": 0,
   "distributed": 0,
   "compile_cache": 0,
