@@ -171,6 +171,16 @@ def load_model(
     return _read(manager, chosen, folder, model=target)["model"], chosen
 
 
+def steps(workdir: str | pathlib.Path) -> list[int]:
+  """The steps of the complete checkpoints of a run, ascending; read from the disk."""
+  folder = _folder(workdir)
+  try:
+    entries = [entry for entry in folder.iterdir() if entry.name.isdigit()]
+  except FileNotFoundError:
+    return []
+  return sorted(int(entry.name) for entry in entries if _is_complete(entry))
+
+
 def digest(tree: Any) -> str:
   """SHA-256 over the names, types, shapes and bytes of a tree's arrays.
 

@@ -15,12 +15,13 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from ncl_jax import compile_cache, distributed
+from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
   EXIT_FAILED,
   EXIT_INPUT,
   EXIT_INTERRUPTED,
+  Failed,
   InputError,
   SaveError,
   Stopped,
@@ -55,16 +56,24 @@ def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
 
 
 def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
-  """As `run`, for the programs that evaluate: flags `--workdir` and `--step`.
+  """As `run`, for programs on checkpoints: `--workdir`, `--step` and `--watch`.
 
   Args:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
   workdir = flags.DEFINE_string("workdir", None, "directory of a training run")
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+  follow = flags.DEFINE_bool(
+    "watch", False, "each checkpoint as it appears, until the training is complete"
+  )
 
   def evaluate() -> None:
-    main(workdir.value or "", step.value)
+    if not follow.value:
+      main(workdir.value or "", step.value)
+    elif step.value is not None:
+      raise InputError("--step and --watch: give one of them")
+    else:
+      watch.each(workdir.value or "", lambda found: main(workdir.value or "", found))
 
   evaluate.__module__ = main.__module__
   run(evaluate, required=("workdir",))
@@ -125,7 +134,7 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
     return _say(f"error: {_message(error)}", EXIT_INPUT)
-  except (FloatingPointError, SaveError) as error:
+  except (Failed, FloatingPointError, SaveError) as error:
     return _say(f"error: {error}", EXIT_FAILED)
   except OSError as error:
     return _say(f"error: {error.filename or 'input or output'}: {error}", EXIT_FAILED)

@@ -33,6 +33,7 @@ LEVELS = {
   "interop": 2,
   "config": 3,
   "workdir": 3,
+  "watch": 3,
   "cli": 3,
   "features": 3,
   "step": 4,

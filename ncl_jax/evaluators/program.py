@@ -1,8 +1,11 @@
 """What every evaluation program does around `evaluate`: open a run, write a result."""
 
 import dataclasses
+import functools
+import importlib
 import pathlib
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,13 +14,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, features, writer
+from ncl_jax import checkpoint, checks, evaluators, features, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
+from ncl_jax.errors import Failed, InputError, Stopped
 
 LAYERS = ("h", "f")
 ALL_LAYERS = ("h", "hidden", "z", "f")
@@ -61,13 +64,21 @@ def open_run(
   path = pathlib.Path(workdir).expanduser().resolve()
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
-  source = source or workdir_lib.load_source(config)
+  source = source or _load(*sorted(config.data.to_dict().items()))
   mesh = sharding_lib.make_mesh()
   shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   variables, step = checkpoint.load_model(
     path, shapes, sharding_lib.replicated(mesh), step
   )
   return Run(config, variables, step, source, mesh, path)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(*settings: tuple[str, Any]) -> Source:
+  """Kept from one checkpoint of a run to the next, under `--watch`."""
+  config = config_lib.defaults()
+  config.data.update(dict(settings))
+  return workdir_lib.load_source(config)
 
 
 def untrained(run: Run) -> Any:
@@ -125,7 +136,59 @@ def run(
   Returns:
     The row that was written.
   """
+  return evaluate(program, open_run(workdir, step, source), **options)
+
+
+def run_all(
+  programs: Sequence[str] | None,
+  workdir: str | pathlib.Path,
+  step: int | None = None,
+  source: Source | None = None,
+) -> dict[str, dict[str, Any]]:
+  """Evaluates a checkpoint by several programs; one that fails stops no other.
+
+  Args:
+    programs: keys of `evaluators.PROGRAMS`; None for all that the data allow.
+    workdir: of a training run.
+    step: which checkpoint; None for the newest.
+    source: its data, if they are loaded already.
+
+  Returns:
+    Program -> the row that was written.
+
+  Raises:
+    Failed: at the end, if one failed.
+    InputError: for an unknown program.
+    Stopped: if one was asked to stop.
+  """
+  for name in programs or ():
+    checks.choice("program", name, tuple(evaluators.PROGRAMS))
   opened = open_run(workdir, step, source)
+  if programs is None:
+    programs = evaluators.applicable(bool(opened.source.num_classes))
+  rows: dict[str, dict[str, Any]] = {}
+  failed: dict[str, str] = {}
+  for name in programs:
+    module, options = evaluators.PROGRAMS[name]
+    try:
+      loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
+      if name in evaluators.RESUMABLE:
+        options = options | {"folder": opened.path / "eval" / module}
+      rows[name] = evaluate(loaded, opened, **options)
+    except Stopped:
+      raise
+    # Whatever it is, the other programs are to run all the same.
+    except Exception as error:  # noqa: BLE001
+      logging.exception("step %d: %s failed", opened.step, name)
+      failed[name] = str(error)
+  if failed:
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+    raise Failed(f"step {opened.step} in {opened.path}: programs that failed:{lines}")
+  return rows
+
+
+def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str, Any]:
+  """`run` on a checkpoint that is open already."""
   name = program.__name__.rsplit(".", 1)[-1]
   result = program.evaluate(
     opened.config, opened.variables, opened.source, opened.mesh, **options
