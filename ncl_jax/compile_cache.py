@@ -37,6 +37,9 @@ def set_up() -> None:
   if folder is None:
     folder = str(pathlib.Path(DEFAULT).expanduser())
     jax.config.update("jax_compilation_cache_dir", folder)
+  # JAX keeps what took a second to compile; the small programs of a start, dozens, cost
+  # as much together.
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   if folder and "://" not in folder:
     remove_unreadable(folder)
 

@@ -37,6 +37,8 @@ FREE_ON_RESUME = (
   "train.checkpoint_every_epochs",
   "train.keep_checkpoints",
   "train.cpu_devices",
+  "train.steps_per_call",
+  "data.on_device_mib",
 )
 
 
@@ -52,6 +54,7 @@ def defaults() -> ConfigDict:
   config.data.image_size = 0  # side in pixels as stored; 0: as they are
   config.data.train_examples = 0  # a stratified subset of this size; 0: all
   config.data.on_bad_image = "stop"  # or "skip"
+  config.data.on_device_mib = 1024  # training sets up to this size lie on each device
 
   config.augment = ConfigDict()
   config.augment.size = 0  # side of a view; 0: as stored
@@ -78,6 +81,7 @@ def defaults() -> ConfigDict:
   config.model.projector_hidden = 2048
   config.model.projector_out = 256
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
+  config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
   config.loss = ConfigDict()
@@ -102,6 +106,7 @@ def defaults() -> ConfigDict:
   config.train.accumulate = 1
   config.train.epochs = 200  # 0: from the data
   config.train.init_from = ""  # a run's directory: its weights, a fresh optimiser
+  config.train.steps_per_call = 0  # of the compiled program; 0: from the device
   config.train.log_every_steps = 50
   config.train.checkpoint_every_epochs = 10
   config.train.keep_checkpoints = 2
@@ -185,6 +190,8 @@ def validate(config: ConfigDict) -> None:
     "train.batch_size",
     "train.epochs",
     "train.cpu_devices",
+    "train.steps_per_call",
+    "data.on_device_mib",
     "eval.threshold",
   ):
     if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):
@@ -255,6 +262,7 @@ def model(config: ConfigDict) -> models.ContrastiveModel:
   backbone = getattr(models, settings.backbone)(
     stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
   )
+  backbone = backbone.clone(remat=settings.remat)
   projector = models.Projector(
     settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
   )

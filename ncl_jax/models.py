@@ -83,6 +83,8 @@ class ResNet(nn.Module):
     width: channels of the first stage; doubled in each further one.
     dtype: computation's type, e.g. bfloat16; None = that of input and parameters.
       Parameters and results are float32.
+    remat: keep only each block's input for the backward pass and compute the rest
+      again: the same numbers in less memory and more time.
 
   Reference: He et al. 2015 (arXiv:1512.03385), table 1.
   """
@@ -92,6 +94,7 @@ class ResNet(nn.Module):
   stem: str = "cifar"
   width: int = 64
   dtype: Any = None
+  remat: bool = False
 
   @property
   def num_features(self) -> int:
@@ -106,12 +109,14 @@ class ResNet(nn.Module):
     x = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(x, train, views))
     if self.stem == "imagenet":
       x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+    # Counted with `self`: train and views are no arrays.
+    block = nn.remat(self.block, static_argnums=(2, 3)) if self.remat else self.block
     for stage, depth in enumerate(self.stages):
       for index in range(depth):
         strides = 2 if stage and not index else 1
         name = f"layer{stage + 1}_{index}"
         width = self.width * 2**stage
-        x = self.block(width, strides, self.dtype, name=name)(x, train, views)
+        x = block(width, strides, self.dtype, name=name)(x, train, views)
     return jnp.mean(at_least_float32(x), (1, 2))
 
 

@@ -14,7 +14,16 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import accumulation, augment, collapse, losses, metrics, nonneg, optimizers
+from ncl_jax import (
+  accumulation,
+  augment,
+  collapse,
+  feed,
+  losses,
+  metrics,
+  nonneg,
+  optimizers,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
@@ -257,6 +266,113 @@ def make_step(
     "label": int32 [N]}, split over the mesh like z [N, V, D]; the state is replicated
     and donated.
   """
+  whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
+  return jax.jit(
+    _make_step(config, source, optimizer, learning_rate),
+    in_shardings=(whole, split),
+    out_shardings=(whole, whole, split),
+    donate_argnums=0,
+  )
+
+
+def make_steps(
+  config: ConfigDict,
+  source: Source,
+  mesh: Mesh,
+  optimizer: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+  *,
+  resident: bool,
+  per_call: int = 1,
+):
+  """Some train steps in one call: as many as `steps_in_call` says.
+
+  The same numbers, bit for bit, as so many calls of one step.
+
+  Args:
+    config: resolved settings.
+    source: for the number of classes, and of steps in an epoch.
+    mesh: from `sharding.make_mesh`.
+    optimizer: from `make_optimizer`.
+    learning_rate: from `make_optimizer`.
+    resident: whether the data lie on the devices whole, see `feed`; else they are the
+      batch of one step.
+    per_call: steps in a call at most; 1 unless `resident`.
+
+  Returns:
+    `steps(state, data) -> (state, metrics, z, labels)`; data as `feed.open_feed` gives
+    them; metrics are those of each step, [per_call], z [N, V, D] and labels [N] those
+    of the last. The state is replicated and donated.
+  """
+  one = _make_step(config, source, optimizer, learning_rate)
+  size = config.train.batch_size
+  per_epoch = source.steps_per_epoch(size)
+  log_every = config.train.log_every_steps
+  whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
+
+  def step(state, data):
+    batch = data
+    if resident:
+      start = state.step % per_epoch * size
+      batch = feed.batch_of(data, start, size, mesh)
+    state, values, z = one(state, batch)
+    return state, values, z, batch["label"]
+
+  def steps(state, data):
+    if per_call == 1:
+      state, values, *last = step(state, data)
+      return state, jax.tree.map(lambda x: x[None], values), *last
+    _, values, *last = jax.eval_shape(step, state, data)
+    rows = jax.tree.map(lambda x: jnp.zeros((per_call, *x.shape), x.dtype), values)
+    last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), last)
+    last = jax.lax.with_sharding_constraint(last, split)
+
+    def body(i, carry):
+      state, rows, *_ = carry
+      state, values, *last = step(state, data)
+      rows = jax.tree.map(lambda row, x: row.at[i].set(x), rows, values)
+      return state, rows, *last
+
+    # Known to the device from the state: nothing is sent, and any number of steps is
+    # the same compiled loop.
+    count = steps_in_call(state.step, per_call, per_epoch, log_every)
+    return jax.lax.fori_loop(0, count, body, (state, rows, *last))
+
+  return jax.jit(
+    steps,
+    in_shardings=(whole, whole if resident else split),
+    out_shardings=(whole, whole, split, split),
+    donate_argnums=0,
+  )
+
+
+def steps_in_call(step: Any, per_call: int, per_epoch: int, log_every: int) -> Any:
+  """How many steps a call makes: to the next place where the loop around it looks.
+
+  Args:
+    step: steps done so far, a number or an array on a device.
+    per_call: the most.
+    per_epoch: steps in an epoch, which no call crosses.
+    log_every: steps between logged ones, at which a call ends.
+
+  Returns:
+    At least 1, of the type of `step`.
+
+  >>> [steps_in_call(step, 4, 10, 7) for step in (0, 4, 7, 8)]
+  [4, 3, 3, 2]
+  """
+  least = min if isinstance(step, int) else jnp.minimum
+  to_epoch, to_log = per_epoch - step % per_epoch, log_every - step % log_every
+  return least(per_call, least(to_epoch, to_log))
+
+
+def _make_step(
+  config: ConfigDict,
+  source: Source,
+  optimizer: optax.GradientTransformation,
+  learning_rate: optax.Schedule,
+):
+  """A step from a batch of images, a pure function of global arrays."""
   views_config = config_lib.augmentation(config)
   seed = config.seed
   per_epoch = source.steps_per_epoch(config.train.batch_size)
@@ -275,13 +391,7 @@ def make_step(
     state, values, z = update(state, views, batch["label"])
     return state.replace(epoch=collapse.fold(state.epoch, z, first)), values, z
 
-  whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
-  return jax.jit(
-    step,
-    in_shardings=(whole, split),
-    out_shardings=(whole, whole, split),
-    donate_argnums=0,
-  )
+  return step
 
 
 @jax.jit(static_argnums=(2, 3))

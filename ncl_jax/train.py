@@ -2,28 +2,32 @@
 
 import collections
 import dataclasses
-import math
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, collapse, distributed, optimizers, writer
+from ncl_jax import checkpoint, collapse, distributed, optimizers, speed, writer
 from ncl_jax import config as config_lib
+from ncl_jax import feed as feed_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.step import (
+  VIEWS,
   TrainState,
   batch_statistics,
   build,
   init_state,
+  init_variables,
   make_optimizer,
-  make_step,
+  make_steps,
+  steps_in_call,
 )
 
 
@@ -37,7 +41,7 @@ def train(
 
   Args:
     config: settings; those that mean "from the data" are filled in.
-    workdir: gets config.json, metrics.jsonl and checkpoints/.
+    workdir: gets config.json, metrics.jsonl, speed.jsonl and checkpoints/.
     source: the data, if they are loaded already.
 
   Returns:
@@ -70,9 +74,12 @@ def _train(
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
 ) -> None:
+  laps = speed.Laps()
   batch_size = config.train.batch_size
   per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
+  resident = feed_lib.is_resident(config, source, mesh)
+  per_call = feed_lib.steps_per_call(config, resident)
   _describe(config, source, mesh, total)
   optimizer, learning_rate = make_optimizer(config, per_epoch)
   start = checkpoints.latest_step() or 0
@@ -86,33 +93,51 @@ def _train(
     state = build(lambda: init_state(config, source, optimizer), mesh)
     if config.train.init_from:
       state = _with_weights_of(config.train.init_from, state, mesh)
+  jax.block_until_ready(state)
+  laps.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
   metrics_file = path / "metrics.jsonl"
   if jax.process_index() == 0:
     writer.truncate(metrics_file, start)
 
-  step = make_step(config, source, mesh, optimizer, learning_rate)
-  batches = source.train_batches(
-    config.seed, start, batch_size, jax.process_index(), jax.process_count()
+  steps = make_steps(
+    config,
+    source,
+    mesh,
+    optimizer,
+    learning_rate,
+    resident=resident,
+    per_call=per_call,
   )
+  feed = feed_lib.open_feed(source, config, mesh, start, resident)
   progress = writer.Progress(total, start, batch_size)
   recorder = _Recorder(metrics_file, progress, per_epoch, config)
   save_every = config.train.checkpoint_every_epochs * per_epoch
+  done, first = start, None
   try:
-    for done in range(start + 1, total + 1):
-      batch = next(batches)
-      batch = sharding_lib.to_global(
-        mesh, {"image": batch["image"], "label": batch["label"]}
-      )
-      state, values, z = step(state, batch)
+    data = feed.at(start)
+    traced = steps.trace(state, data)
+    laps.lap("trace")
+    compiled = traced.lower().compile()
+    laps.lap("compile")
+    while done < total:
+      count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
+      state, values, z, labels = compiled(state, data)
+      done += count
+      if first is None:
+        jax.block_until_ready(values)
+        first = done
+        laps.lap("first call")
+      last: dict[str, Any] = {}
       if recorder.writes(done):
-        values |= batch_statistics(
-          z, batch["label"], source.num_classes, config.eval.threshold
-        )
+        last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
       if done % per_epoch == 0:
-        values |= collapse.summary(state.epoch, config.eval.threshold)
-      # The values of the step before are fetched now, so the device never waits.
-      recorder.add(done, values)
+        last |= _epoch_summary(state.epoch, config.eval.threshold)
+      # The next batch is on its way while the devices are at work, and the values of
+      # the call before are fetched now: neither waits for the other.
+      if done < total:
+        data = feed.at(done)
+      recorder.add(done, count, values, last)
       checkpoints.check()
       stopping = stop.at(done) and done < total
       if stopping or done % save_every == 0 or done == total:
@@ -123,12 +148,37 @@ def _train(
         checkpoints.wait()
         raise stop.stopped(done, total)
   finally:
-    batches.close()
+    feed.close()
     progress.close()
+    if first is not None:
+      _report_speed(path, config, source, laps, start, done - first)
+
+
+def _report_speed(path, config, source, laps, start, steps):
+  """Adds a row to speed.jsonl: this start of the run, however it ended."""
+  size, channels = config.augment.size, source.image_shape[-1]
+  model = config_lib.model(config)
+  views = jax.ShapeDtypeStruct((VIEWS, size, size, channels), jnp.float32)
+  variables = jax.eval_shape(lambda: init_variables(config, source))
+  row = speed.report(
+    laps,
+    steps=steps,
+    seconds=laps.running(),
+    images=config.train.batch_size,
+    # The usual count: the backward pass is twice the forward pass.
+    flops_per_image=3 * speed.flops(model.apply, variables, views),
+  )
+  if jax.process_index() == 0:
+    writer.append(path / "speed.jsonl", {"from_step": start} | row)
+    logging.info("%s", speed.sentence(row))
+
+
+# A program of its own: its operations one by one would each be compiled.
+_epoch_summary = jax.jit(collapse.summary, static_argnums=1)
 
 
 class _Recorder:
-  """Fetches a step's metrics one step late, checks them, and writes some of them."""
+  """Fetches a call's metrics one call late, checks them, and writes some of them."""
 
   def __init__(self, file, progress, per_epoch, config):
     self._file, self._progress = file, progress
@@ -141,8 +191,16 @@ class _Recorder:
     """Whether the metrics of this step go into the file."""
     return step % self._log_every == 0 or step % self._per_epoch == 0
 
-  def add(self, step, values):
-    self._pending.append((step, values))
+  def add(self, step, count, values, last):
+    """Takes note of a call.
+
+    Args:
+      step: its last step.
+      count: how many it made.
+      values: their metrics, in the first `count` rows.
+      last: further values of the last step.
+    """
+    self._pending.append((step, count, values, last))
     if len(self._pending) > 1:
       self._take()
 
@@ -151,16 +209,20 @@ class _Recorder:
       self._take()
 
   def _take(self):
-    step, values = self._pending.popleft()
-    loss = float(values["loss"])
-    if not math.isfinite(loss):
+    step, count, values, last = self._pending.popleft()
+    losses = jax.device_get(values["loss"])[:count]
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if bad.size:
       raise FloatingPointError(
-        f"the loss is {loss} at step {step}; the last checkpoint is kept. "
-        "A lower learning rate or a higher temperature usually helps."
+        f"the loss is {losses[bad[0]]} at step {step - count + 1 + bad[0]}; the last "
+        "checkpoint is kept. A lower learning rate or a higher temperature usually "
+        "helps."
       )
-    self._progress.update(step, f"loss {loss:.4f}")
+    self._progress.update(step, f"loss {losses[-1]:.4f}")
+    # Calls end where something is written: it is the last of their rows.
     if self.writes(step):
-      values = jax.device_get(values)
+      values = jax.tree.map(lambda x: x[count - 1], jax.device_get(values))
+      values |= jax.device_get(last)
       row = {"step": step, "epoch": step / self._per_epoch}
       if jax.process_index() == 0:
         writer.append(self._file, row | values)

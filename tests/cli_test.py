@@ -69,7 +69,7 @@ def test_help_explains_itself(program):
     (
       "train",
       ["--config=configs/digits.py", "--config.train.batch_size=4096", "--workdir=W"],
-      "only 1437 images",
+      "only 1438 images",
     ),
     (
       "train",

@@ -203,5 +203,5 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
     assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
     assert cl.seed == seed and cl.loss.map == "identity"
   # Once more: both runs are used as they are.
-  monkeypatch.setattr(train, "make_step", None)
+  monkeypatch.setattr(train, "make_steps", None)
   assert compare.compare(config, tmp_path / "out", seeds=2).startswith(text[:200])

@@ -12,7 +12,7 @@ import tiny
 from jax.sharding import AxisType
 
 from ncl_jax import config as config_lib
-from ncl_jax import optimizers, sharding
+from ncl_jax import feed, optimizers, sharding
 from ncl_jax import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -103,19 +103,22 @@ def test_the_first_step_in_float32():
 # What was compiled.
 
 
-@pytest.mark.parametrize("batch_norm", ["per_view", "joint"])
-def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm):
+@pytest.mark.parametrize(
+  ("batch_norm", "resident"), [("per_view", True), ("joint", False)]
+)
+def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm, resident):
   config = tiny.config()
   config.model.batch_norm = batch_norm
   source = tiny.source()
   config = config_lib.resolve(config, source)
   optimizer, learning_rate = step_lib.make_optimizer(config, 3)
   mesh = mesh_of(8)
-  step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
+  step = step_lib.make_steps(
+    config, source, mesh, optimizer, learning_rate, resident=resident
+  )
   state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
-  batch = next(source.train_batches(0, 0, 16))
-  batch = sharding.to_global(mesh, _needed(batch))
-  hlo = step.lower(state, batch).compile().as_text()
+  data = feed.open_feed(source, config, mesh, 0, resident).at(0)
+  hlo = step.lower(state, data).compile().as_text()
   assert "all-to-all" not in hlo
   assert "all-reduce" in hlo
   sizes = [

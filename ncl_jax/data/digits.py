@@ -1,32 +1,42 @@
 """Source `digits`: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
 
+import importlib.util
+import pathlib
+
 import numpy as np
 
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
+from ncl_jax.data.subset import divide
+
+_FILE = "datasets/data/digits.csv.gz"
 
 
 def load(image_size: int = 0) -> Source:
-  """1,437 train and 360 test images, 10 classes; part of scikit-learn, no download.
+  """1,438 train and 359 test images, 10 classes; part of scikit-learn, no download.
 
-  The grey values 0..16 are scaled to 0..255. The split is
-  `train_test_split(test_size=360, random_state=0, stratify=labels)`, rows in the set's
-  own order.
+  The grey values 0..16 are scaled to 0..255; the split is `subset.divide`'s.
 
   Args:
     image_size: side in pixels; 0 = 8.
   """
-  import sklearn.datasets  # Half a second that other sources need not spend.
-  import sklearn.model_selection
-
-  images, labels = sklearn.datasets.load_digits(return_X_y=True)
-  images = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-  labels = labels.astype(np.int32)
-  parts = sklearn.model_selection.train_test_split(
-    np.arange(len(labels)), test_size=360, random_state=0, stratify=labels
-  )
-  splits = {
-    name: Split(square(images[rows], image_size), labels[rows])
-    for name, rows in zip(("train", "test"), map(np.sort, parts), strict=True)
-  }
+  pixels, labels = _read()
+  images = np.round(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+  whole = Split(square(images, image_size), labels.astype(np.int32))
+  splits = divide(whole, "digits")
   return Source("digits", splits, tuple(str(digit) for digit in range(10)))
+
+
+def _read() -> tuple[np.ndarray, np.ndarray]:
+  """Pixels [1797, 64] and labels [1797]."""
+  # The table by itself: importing scikit-learn takes seconds, and this is the first
+  # thing that a newcomer waits for.
+  package = importlib.util.find_spec("sklearn")
+  for folder in (package.submodule_search_locations if package else None) or ():
+    file = pathlib.Path(folder) / _FILE
+    if file.is_file():
+      table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+      return table[:, :-1], table[:, -1]
+  import sklearn.datasets
+
+  return sklearn.datasets.load_digits(return_X_y=True)

@@ -1,0 +1,154 @@
+"""How training data reach the devices: once, if the set is small, or batch by batch."""
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import sharding as sharding_lib
+from ncl_jax.data.source import Batch, Source, epoch_order
+from ncl_jax.errors import InputError
+
+
+class Feed(Protocol):
+  """What a call of the compiled step gets."""
+
+  def at(self, step: int) -> Any:
+    """The data for the steps after `step`; steps are asked for in their order."""
+
+  def close(self) -> None:
+    """Ends what works in the background."""
+
+
+def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
+  """Whether the training images are to lie on the devices, whole on each of them.
+
+  Args:
+    config: for `data.on_device_mib`.
+    source: the data.
+    mesh: its devices; simulated ones share the host's memory, which holds a copy for
+      each.
+  """
+  images = source.split("train").images
+  if not isinstance(images, np.ndarray):
+    return False  # decoded batch by batch
+  simulated = mesh.local_devices[0].platform == "cpu"
+  copies = len(mesh.local_devices) if simulated else 1
+  return images.nbytes * copies <= config.data.on_device_mib * 2**20
+
+
+def steps_per_call(config: ConfigDict, resident: bool) -> int:
+  """How many steps a call of the compiled program makes at most.
+
+  Raises:
+    InputError: for several, with data that come batch by batch.
+  """
+  wanted = config.train.steps_per_call
+  if wanted > 1 and not resident:
+    raise InputError(
+      f"train.steps_per_call is {wanted}: allowed is 1 for data that do not lie on the "
+      f"devices (at most data.on_device_mib = {config.data.on_device_mib}, and decoded)"
+    )
+  if wanted:
+    return wanted
+  # On CPU a call costs nothing beside its step.
+  return 20 if resident and jax.default_backend() != "cpu" else 1
+
+
+def open_feed(
+  source: Source, config: ConfigDict, mesh: Mesh, start: int, resident: bool
+) -> Feed:
+  """The data of a run from step `start` on, in the order that its seed gives.
+
+  Args:
+    source: the data.
+    config: resolved settings.
+    mesh: from `sharding.make_mesh`.
+    start: steps already done.
+    resident: from `is_resident`; whichever it is, the batches are the same.
+  """
+  if resident:
+    return _Resident(source, config, mesh)
+  return _Streamed(source, config, mesh, start)
+
+
+def batch_of(data: dict[str, jax.Array], start: jax.Array, size: int, mesh: Mesh):
+  """Takes a batch out of resident data, inside the compiled step.
+
+  Each device picks its own rows from its own copy: nothing moves.
+
+  Args:
+    data: {"image" [M, H, W, C], "label" [M], "order" [M]}, as `open_feed` gives them.
+    start: the batch's first place in the order.
+    size: images in it.
+    mesh: whose devices share it.
+
+  Returns:
+    {"image" [size, H, W, C], "label" [size]}, split over the mesh.
+  """
+  rows = jax.lax.dynamic_slice(data["order"], (start,), (size,))
+  rows = jax.lax.with_sharding_constraint(rows, sharding_lib.batch_sharded(mesh))
+  return {name: jnp.take(data[name], rows, 0) for name in ("image", "label")}
+
+
+class _Resident:
+  """Images, labels and an epoch's order on every device; only the last ever changes."""
+
+  def __init__(self, source: Source, config: ConfigDict, mesh: Mesh):
+    split = source.split("train")
+    images = np.asarray(split.images)
+    self._whole = sharding_lib.replicated(mesh)
+    self._per_epoch = source.steps_per_epoch(config.train.batch_size)
+    self._count, self._seed = len(split), config.seed
+    self._epoch = -1
+    self._data = self._put({"image": images, "label": split.labels})
+    size = images.nbytes / 2**20
+    logging.info("the training images lie on the devices, %.1f MiB on each", size)
+
+  def _put(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {
+      name: jax.make_array_from_process_local_data(self._whole, a, a.shape)
+      for name, a in arrays.items()
+    }
+
+  def at(self, step: int) -> dict[str, jax.Array]:
+    epoch = step // self._per_epoch
+    if epoch != self._epoch:
+      order = epoch_order(self._count, self._seed, epoch).astype(np.int32)
+      self._data |= self._put({"order": order})
+      self._epoch = epoch
+    return dict(self._data)
+
+  def close(self) -> None:
+    self._data.clear()
+
+
+class _Streamed:
+  """Batches made in the background, put on the devices while these are at work."""
+
+  def __init__(self, source: Source, config: ConfigDict, mesh: Mesh, start: int):
+    self._mesh, self._next = mesh, start
+    self._batches: Generator[Batch, None, None] = source.train_batches(
+      config.seed,
+      start,
+      config.train.batch_size,
+      jax.process_index(),
+      jax.process_count(),
+    )
+
+  def at(self, step: int) -> dict[str, jax.Array]:
+    if step != self._next:
+      raise ValueError(f"step {step} asked for, the next is {self._next}")
+    self._next += 1
+    batch = next(self._batches)
+    return sharding_lib.to_global(
+      self._mesh, {"image": batch["image"], "label": batch["label"]}
+    )
+
+  def close(self) -> None:
+    self._batches.close()

@@ -1,0 +1,108 @@
+"""Counting a network's arithmetic, and the account of a run's time."""
+
+import json
+import math
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from ncl_jax import models, speed, train
+
+
+def layer(rows, height, size, channels, features):
+  return 2 * rows * height**2 * size**2 * channels * features
+
+
+def test_flops_of_a_resnet18_are_the_formulas():
+  # From table 1 of He et al. 2015, by hand: the CIFAR stem, padded to 34 x 34.
+  expected, size, channels = layer(3, 34, 3, 3, 64), 34, 64
+  for stage, width in enumerate((64, 128, 256, 512)):
+    if stage:
+      size = math.ceil(size / 2)
+      expected += layer(3, size, 1, channels, width)
+    expected += layer(3, size, 3, channels, width) + 3 * layer(3, size, 3, width, width)
+    channels = width
+  model = models.resnet18()
+  views = jax.ShapeDtypeStruct((3, 32, 32, 3), jnp.float32)
+  variables = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), jnp.zeros(views.shape))
+  )
+  assert speed.flops(model.apply, variables, views) == expected
+
+
+def test_flops_inside_calls_and_choices_are_counted_once():
+  def f(a):
+    a = jax.lax.cond(a[0, 0] > 0, lambda a: a @ a, lambda a: (a @ a) @ a, a)
+    return jax.jit(lambda a: jax.checkpoint(jnp.matmul)(a, a))(a)
+
+  # The false branch comes first: two products, and one after it.
+  assert speed.flops(f, np.zeros((4, 4))) == 3 * 2 * 4**3
+
+
+def test_rematerialisation_keeps_the_numbers_and_less_of_them():
+  x = jax.random.normal(jax.random.key(0), (8, 8, 8, 3))
+  gradients, kept = [], []
+  for remat in (False, True):
+    model = models.ResNet((2, 1), models.BasicBlock, width=2, remat=remat)
+    variables = model.init(jax.random.key(1), x)
+
+    def loss(params, model=model, stats=variables["batch_stats"]):
+      h, _ = model.apply(
+        {"params": params, "batch_stats": stats}, x, True, 2, mutable=["batch_stats"]
+      )
+      return jnp.sum(h**2)
+
+    # What waits for the backward pass is what its function has enclosed. (XLA's CPU
+    # backend joins the two computations again: its memory shows nothing.)
+    backward = jax.eval_shape(
+      lambda p, loss=loss: jax.vjp(loss, p)[1], variables["params"]
+    )
+    kept.append(sum(leaf.size for leaf in jax.tree.leaves(backward)))
+    gradients.append(jax.jit(jax.grad(loss))(variables["params"]))
+  for a, b in zip(*map(jax.tree.leaves, gradients), strict=True):
+    np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5 * np.abs(a).max())
+  assert kept[1] < 0.5 * kept[0]
+
+
+@pytest.mark.usefixtures("two_blocks")
+def test_every_start_of_a_run_is_accounted_for(tmp_path):
+  config = tiny.config()
+  config.train.epochs = 2
+  config.model.remat = True
+  before = time.time()
+  run = train.train(config, tmp_path, tiny.source())
+  elapsed = time.time() - before
+  (row,) = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines()]
+  assert row["from_step"] == 0 and row["steps"] == 5
+  laps = row["seconds"]
+  assert [*laps] == ["start", "initialise", "trace", "compile", "first call"]
+  # The first lap began with the process, the others with this call.
+  parts = sum(laps.values()) - laps["start"] + 5 * row["step_seconds"]
+  assert 0.5 * elapsed < parts < elapsed
+  assert row["images_per_second"] == pytest.approx(16 / row["step_seconds"])
+  assert row["utilisation"] is None  # a CPU's peak is not in the table
+  assert row["peak_memory_bytes"] > 50e6
+
+
+def test_the_share_of_the_peak(monkeypatch):
+  class Device:
+    device_kind = "NVIDIA H100 80GB HBM3"
+
+    def memory_stats(self):
+      return {"peak_bytes_in_use": 123}
+
+  monkeypatch.setattr(jax, "devices", lambda: [Device(), Device()])
+  monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
+  monkeypatch.setattr(jax, "device_count", lambda: 2)
+  laps = speed.Laps()
+  row = speed.report(laps, steps=10, seconds=2.0, images=256, flops_per_image=10**10)
+  # 1280 images/s of 10 GFLOP each, on two cards of 989 TFLOP/s.
+  assert row["utilisation"] == pytest.approx(1280 * 1e10 / (2 * 989e12))
+  assert row["peak_memory_bytes"] == 123
+  text = speed.sentence(row)
+  assert "200 ms a step, 1,280 images/s on 2 x NVIDIA H100" in text
+  assert "0.6% of the bfloat16 peak" in text
