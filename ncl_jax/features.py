@@ -1,6 +1,7 @@
 """From variables and a split to feature matrices, each image exactly once."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -89,29 +90,105 @@ def extract(
   Returns:
     The features of all images, on every process.
   """
+  whole = sharding_lib.replicated(mesh)
+
+  def forward(variables, batch):
+    return _forward(model, view, whole, variables, batch)
+
+  return Features(**_collect(forward, variables, source, split, mesh, batch_size))
+
+
+def extract_two_views(
+  model: models.ContrastiveModel,
+  variables: Any,
+  source: Source,
+  split: str,
+  *,
+  view: augment.AugmentConfig,
+  mesh: Mesh,
+  batch_size: int,
+  seed: int,
+) -> tuple[Features, Features]:
+  """As `extract`, of two random views of each image, as training makes them.
+
+  An image's views depend on the seed and on its position in the split alone.
+
+  Args:
+    model: from `config.model`.
+    variables: as in `extract`.
+    source: the data.
+    split: "train", "test", ...
+    view: the recipe, for `augment.make_views`.
+    mesh: as in `extract`.
+    batch_size: images in flight; the result does not depend on it.
+    seed: of the views.
+
+  Returns:
+    The features of all first and of all second views, rows in the same order.
+  """
+  whole = sharding_lib.replicated(mesh)
+  key = jax.random.key(seed)
+
+  def forward(variables, batch):
+    return _forward_two(model, view, whole, key, variables, batch)
+
+  columns = _collect(forward, variables, source, split, mesh, batch_size)
+  layers = ("h", "hidden", "z")
+  one, other = (
+    Features(**columns | {name: columns[name][:, v] for name in layers}) for v in (0, 1)
+  )
+  return one, other
+
+
+def _collect(
+  forward: Callable[[Any, Any], Any],
+  variables: Any,
+  source: Source,
+  split: str,
+  mesh: Mesh,
+  batch_size: int,
+) -> dict[str, np.ndarray]:
+  """The outputs of `forward(variables, batch)` over a split, without padding rows."""
   batch_size = sharding_lib.pad_to_devices(mesh, batch_size)
   # The online probe is not part of the network.
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
-  whole = sharding_lib.replicated(mesh)
   variables = {"params": params, "batch_stats": variables["batch_stats"]}
-  variables = jax.device_put(variables, whole)
+  variables = jax.device_put(variables, sharding_lib.replicated(mesh))
   parts = []
   for batch in source.eval_batches(
     split, batch_size, jax.process_index(), jax.process_count()
   ):
     rows = sharding_lib.to_global(mesh, batch)
-    parts.append(jax.device_get(_forward(model, view, whole, variables, rows)))
+    parts.append(jax.device_get(forward(variables, rows)))
   columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
   mask = columns.pop("mask")
-  return Features(**{key: column[mask] for key, column in columns.items()})
+  return {key: column[mask] for key, column in columns.items()}
 
 
 @jax.jit(static_argnums=(0, 1, 2))
 def _forward(model, view, whole, variables, batch):
   images = augment.eval_view(batch["image"], view)
+  return _embed(model, whole, variables, images, batch)
+
+
+@jax.jit(static_argnums=(0, 1, 2))
+def _forward_two(model, view, whole, key, variables, batch):
+  # A key for each image: the same views whatever batch it comes in.
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["id"])
+  u = jax.vmap(lambda key: augment.draws(key, 1))(keys)
+  u = {step: value[:, 0] for step, value in u.items()}
+  images = augment.make_views(u, batch["image"], view)
+  return _embed(model, whole, variables, images, batch)
+
+
+def _embed(model, whole, variables, images, batch):
+  """The layers of images [N, H, W, C] or [N, V, H, W, C], with their bookkeeping."""
+  *lead, height, width, channels = images.shape
+  images = images.reshape(-1, height, width, channels)
   # A TPU would otherwise multiply in bfloat16, and neighbours would change.
   with jax.default_matmul_precision("float32"):
     h, hidden, z = model.apply(variables, images, method="embed")
+  h, hidden, z = (x.reshape(*lead, x.shape[-1]) for x in (h, hidden, z))
   out = {
     "h": h,
     "hidden": hidden,

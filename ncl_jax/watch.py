@@ -30,7 +30,7 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
     InputError: in one of several processes.
     Stopped: if an evaluation was asked to stop.
   """
-  if jax.process_count() > 1:
+  if jax.distributed.is_initialized():
     raise InputError("--watch is for one process: each may see another checkpoint")
   path = pathlib.Path(workdir).expanduser().resolve()
   failed: dict[int, str] = {}

@@ -80,6 +80,8 @@ def test_help_explains_itself(program):
     ("compare", ["--config=configs/digits.py:cl", "--workdir=W"], "NCL config"),
     ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
     ("knn", ["--workdir=W"], "no config.json"),
+    ("axes", ["--workdir=W"], "--other is missing"),
+    ("selection", ["--workdir=W", "--keep=x"], "--keep"),
     ("export", ["--workdir=W"], "nothing to write"),
     (
       "import_torch",

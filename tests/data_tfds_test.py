@@ -19,7 +19,8 @@ NAMES = ("ant", "bee", "cat")
 
 def example(i, size):
   """Image i is filled with i."""
-  return {"image": np.full((*size, 3), i, np.uint8), "label": i % 3}
+  image = np.full((*size, 3), i, np.uint8)
+  return {"image": image, "label": i % 3, "coarse_label": i % 2}
 
 
 def sizes(count, variable):
@@ -34,6 +35,7 @@ def prepare(folder, name, file_format, counts, variable=False, unlabelled=()):
   signature = {
     "image": tf.TensorSpec((None, None, 3), tf.uint8),
     "label": tf.TensorSpec((), tf.int64),
+    "coarse_label": tf.TensorSpec((), tf.int64),
   }
 
   def dataset(split, count):
@@ -55,6 +57,7 @@ def prepare(folder, name, file_format, counts, variable=False, unlabelled=()):
       {
         "image": tfds.features.Image(shape=shape, encoding_format="png"),
         "label": tfds.features.ClassLabel(names=NAMES),
+        "coarse_label": tfds.features.ClassLabel(num_classes=2),
       }
     ),
   ).download_and_prepare()
@@ -95,6 +98,9 @@ def test_every_example_with_its_label(name, shape):
     images, labels = values(source, split)
     assert sorted(images) == list(range(count))
     np.testing.assert_array_equal(labels, (images % 3).astype(np.int32), strict=True)
+    levels = source.splits[split].levels
+    assert levels.keys() == {"coarse"}
+    np.testing.assert_array_equal(levels["coarse"], images % 2)
     again, _ = values(data.load(f"tfds:tiny_{name}"), split)
     np.testing.assert_array_equal(images, again)
 
@@ -111,6 +117,8 @@ def test_large_array_records_are_decoded_by_batch(name, monkeypatch):
   ):
     for key in a:
       np.testing.assert_array_equal(a[key], b[key], strict=True)
+  a, b = (source.splits["train"].levels["coarse"] for source in (whole, lazy))
+  np.testing.assert_array_equal(a, b, strict=True)
 
 
 def test_large_tfrecords_are_refused_with_advice(monkeypatch):

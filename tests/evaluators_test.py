@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny
 from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from ncl_jax import compare, features, nonneg, train, writer
 from ncl_jax import config as config_lib
@@ -81,7 +81,29 @@ def test_knn_is_scikit_learns(run):
     votes = np.stack([(weight * (bank.labels[index] == c)).sum(1) for c in range(2)], 1)
     accuracy = np.mean(votes.argmax(1) == test.labels)
     assert result[layer]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    grid = {
+      (row["k"], row["temperature"]): row["accuracy"] for row in result[layer]["grid"]
+    }
+    assert grid[5, 0.07] == result[layer]["accuracy"]
+    assert {k for k, _ in grid} == {1, 2, 5, 10, 20, 50}  # of 64 training images
+    near = KNeighborsClassifier(5, weights=lambda d: 1 / (d + 1e-5)).fit(x, bank.labels)
+    accuracy = near.score(y, test.labels)
+    assert result[layer]["accuracy_euclidean"] == pytest.approx(accuracy, abs=1e-6)
   assert result["settings"]["k"] == 5 and result["settings"]["map"] == "rep_relu"
+
+
+def test_retrieval_in_both_galleries(run):
+  result = retrieval.evaluate(run.config, run.variables, run.source, run.mesh)
+  train, test = extract(run, "train"), extract(run)
+  for gallery, name, own in ((test, "", 1), (train, "_in_train", 0)):
+    near = NearestNeighbors(n_neighbors=10 + own, metric="cosine").fit(gallery.h)
+    index = near.kneighbors(test.h, return_distance=False)[:, own:]
+    hits = gallery.labels[index] == test.labels[:, None]
+    precisions = hits.cumsum(1) / np.arange(1, 11)
+    average = (hits * precisions).sum(1) / 10  # every class has more than ten
+    assert result["h"][f"precision{name}"] == pytest.approx(hits.mean(), abs=1e-6)
+    seen = result["h"][f"average_precision{name}"]
+    assert seen == pytest.approx(average.mean(), abs=1e-6)
 
 
 def test_feature_stats_follow_the_definitions(run):

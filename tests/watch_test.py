@@ -133,7 +133,7 @@ def test_being_asked_to_stop_is_no_failure(run):
 
 
 def test_several_processes_are_refused(run, monkeypatch):
-  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
   with pytest.raises(InputError, match="one process"):
     watch.each(run, print)
 
@@ -173,5 +173,5 @@ def test_all_programs_on_one_checkpoint_and_one_that_fails(monkeypatch, tmp_path
 
 
 def test_the_list_of_programs():
-  assert evaluators.applicable(labelled=False) == ("feature_stats",)
+  assert evaluators.applicable(labelled=False) == ("feature_stats", "sepin")
   assert evaluators.applicable(labelled=True) == tuple(evaluators.PROGRAMS)

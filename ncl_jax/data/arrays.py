@@ -24,7 +24,9 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
 
   Its arrays: `train_images, train_labels, test_images, test_labels`, or Keras's
   `x_train, y_train, x_test, y_test`, or `images, labels`, from which a fixed stratified
-  fifth becomes the test split. Labels may be missing.
+  fifth becomes the test split. Labels may be missing. `train_labels_NAME` and
+  `test_labels_NAME` (or `labels_NAME`) are labels of a further level, such as coarser
+  classes, at which `feature_stats` looks too.
 
   Images are [N, H, W] or [N, H, W, C] with C 1 or 3: integers in 0..255, or floats in
   0..1, which are scaled to 0..255. Labels are integers [N] or [N, 1]: 0 to K-1, or -1.
@@ -50,14 +52,18 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   splits = {}
   for split, (images_name, labels_name) in parts.items():
     images = _images(arrays[images_name], f"{images_name} in {path}")
-    labels = np.full(len(images), UNLABELLED, np.int32)
-    if labels_name in arrays:
-      labels = _labels(arrays[labels_name], f"{labels_name} in {path}")
-      if len(labels) != len(images):
-        raise InputError(
-          f"{path}: {len(images)} images but {len(labels)} labels in {labels_name}"
+    levels = {}
+    for key in arrays:
+      if key == labels_name or key.startswith(f"{labels_name}_"):
+        levels[key[len(labels_name) + 1 :]] = labels = _labels(
+          arrays[key], f"{key} in {path}"
         )
-    splits[split] = Split(square(images, image_size), labels)
+        if len(labels) != len(images):
+          raise InputError(
+            f"{path}: {len(images)} images but {len(labels)} labels in {key}"
+          )
+    labels = levels.pop("", np.full(len(images), UNLABELLED, np.int32))
+    splits[split] = Split(square(images, image_size), labels, levels)
 
   divided = "all" in splits
   if divided:

@@ -38,10 +38,17 @@ class Images(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-  """Images [N, H, W, C] and their labels, int32 [N]; -1 = unlabelled."""
+  """Images [N, H, W, C] and their labels, int32 [N]; -1 = unlabelled.
+
+  Attributes:
+    images: the images.
+    labels: the classes, which training and evaluation use.
+    levels: further labels by name, int32 [N] each, such as coarser classes.
+  """
 
   images: Images
   labels: np.ndarray
+  levels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def __len__(self) -> int:
     return len(self.images)
@@ -69,6 +76,12 @@ class Source:
           f"{self.name}: split {name!r} has {len(split)} images"
           f" but {len(split.labels)} labels"
         )
+      for level, labels in split.levels.items():
+        if len(labels) != len(split) or labels.min() < UNLABELLED:
+          raise InputError(
+            f"{self.name}: {len(labels)} labels of level {level!r} from {labels.min()}"
+            f" in the split {name!r}; allowed: {len(split)}, one an image, from -1"
+          )
       if tuple(split.images.shape[1:]) != self.image_shape:
         raise InputError(
           f"{self.name}: images of {split.images.shape[1:]} in the split {name!r}, of"
@@ -238,7 +251,9 @@ def in_memory(source: Source) -> Source:
   if size > IN_MEMORY_BYTES:
     return source
   splits = {
-    name: Split(_decoded(split.images, f"{source.name} {name}"), split.labels)
+    name: dataclasses.replace(
+      split, images=_decoded(split.images, f"{source.name} {name}")
+    )
     for name, split in source.splits.items()
   }
   return dataclasses.replace(source, splits=splits)

@@ -117,9 +117,11 @@ def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
 def take(split: Split, rows: np.ndarray) -> Split:
   """The split reduced to `rows`; nothing is decoded."""
   images = split.images
-  if isinstance(images, np.ndarray):
-    return Split(images[rows], split.labels[rows])
-  return Split(_Rows(images, rows), split.labels[rows])
+  return Split(
+    images[rows] if isinstance(images, np.ndarray) else _Rows(images, rows),
+    split.labels[rows],
+    {name: labels[rows] for name, labels in split.levels.items()},
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import tqdm
 from absl import logging
 
 from ncl_jax.data import decode, source
-from ncl_jax.data.source import UNLABELLED, Source, Split
+from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
 
@@ -27,6 +27,7 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
   "validation" or, if that is too, a fixed stratified fifth of train. Sets that fit in
   memory are loaded whole, in the order of the files. Larger ones must be prepared as
   array_record, which alone gives random access; reading that needs no TensorFlow.
+  Further class labels, such as cifar100's coarse_label, become levels of the splits.
 
   Args:
     name: as in `tensorflow_datasets.load`, e.g. "cifar100" or "imagenet_resized/32x32".
@@ -49,7 +50,8 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
 
   shape = _image_shape(builder, image_size, "train")
   read = _reader(builder, name, names.values(), shape)
-  splits = {ours: read(builder, names[ours], labelled, shape) for ours in names}
+  keys = _label_keys(builder)
+  splits = {ours: read(builder, names[ours], keys, shape) for ours in names}
   divided = "test" not in splits
   if divided:
     splits = divide(splits["train"], f"tfds:{name}")
@@ -62,7 +64,8 @@ def _test_alone(builder: Any, name: str, image_size: int) -> Source:
   split = known[0] if known else next(iter(builder.info.splits))
   labelled = _has_labels(builder, split)
   shape = _image_shape(builder, image_size, split)
-  images = _reader(builder, name, [split], shape)(builder, split, labelled, shape)
+  keys = _label_keys(builder)
+  images = _reader(builder, name, [split], shape)(builder, split, keys, shape)
   splits = {"train": images, "test": images}
   return Source(f"tfds:{name}", splits, _class_names(builder, labelled))
 
@@ -146,6 +149,22 @@ def _has_labels(builder: Any, split: str = "train") -> bool:
   return isinstance(features.get("label"), tfds.features.ClassLabel)
 
 
+def _label_keys(builder: Any) -> list[str]:
+  """The features that are class labels."""
+  import tensorflow_datasets as tfds
+
+  features = dict(builder.info.features.items())
+  return [k for k, v in features.items() if isinstance(v, tfds.features.ClassLabel)]
+
+
+def _split(images: Images, columns: dict[str, np.ndarray]) -> Split:
+  """A split of the labels by feature; "coarse_label" is the level "coarse"."""
+  unknown = np.full(len(images), UNLABELLED, np.int32)
+  labels = columns.pop("label", unknown)
+  levels = {key.removesuffix("_label"): column for key, column in columns.items()}
+  return Split(images, labels, levels)
+
+
 def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dict]:
   """The first examples, or all, as dicts of numpy arrays in the order of the files."""
   import tensorflow_datasets as tfds
@@ -177,33 +196,35 @@ def _fit(image: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _read_whole(
-  builder: Any, split: str, labelled: bool, shape: tuple[int, int, int]
+  builder: Any, split: str, keys: list[str], shape: tuple[int, int, int]
 ) -> Split:
   count = builder.info.splits[split].num_examples
   images = np.empty((count, *shape), np.uint8)
-  labels = np.full(count, UNLABELLED, np.int32)
+  columns = {key: np.empty(count, np.int32) for key in keys}
   examples = _examples(builder, split)
   for i, x in enumerate(tqdm.tqdm(examples, split, count, disable=None)):
     images[i] = _fit(x["image"], shape)
-    if labelled:
-      labels[i] = x["label"]
-  return Split(images, labels)
+    for key in keys:
+      columns[key][i] = x[key]
+  return _split(images, columns)
 
 
 def _open(
-  builder: Any, split: str, labelled: bool, shape: tuple[int, int, int]
+  builder: Any, split: str, keys: list[str], shape: tuple[int, int, int]
 ) -> Split:
   import tensorflow_datasets as tfds
 
   images = _Records(builder.as_data_source(split), shape)
-  labels = np.full(len(images), UNLABELLED, np.int32)
-  if labelled:
+  columns = {key: np.empty(len(images), np.int32) for key in keys}
+  if keys:
     # The images stay encoded, but all records are read once.
     skip = {"image": tfds.decode.SkipDecoding()}
     records = builder.as_data_source(split, decoders=skip)
-    for i in tqdm.trange(len(labels), desc=f"{split} labels", disable=None):
-      labels[i] = records[i]["label"]
-  return Split(images, labels)
+    for i in tqdm.trange(len(images), desc=f"{split} labels", disable=None):
+      record = records[i]
+      for key in keys:
+        columns[key][i] = record[key]
+  return _split(images, columns)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

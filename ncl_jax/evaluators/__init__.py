@@ -8,11 +8,13 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
   "knn": ("knn", {}),
   "linear_probe": ("linear_probe", {}),
   "retrieval": ("retrieval", {}),
+  "sepin": ("sepin", {}),
+  "selection": ("selection", {}),
   "robustness": ("robustness", {}),
   "linear_probe_sgd": ("linear_probe", {"protocol": "sgd"}),
   "finetune": ("finetune", {}),
 }
-WITHOUT_LABELS = ("feature_stats",)
+WITHOUT_LABELS = ("feature_stats", "sepin")
 # Those that train for long: they keep checkpoints and go on.
 RESUMABLE = ("linear_probe_sgd", "finetune")
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -12,6 +13,9 @@ from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
 
 SHUFFLES = 10
+ACTIVE = 30  # a dimension with fewer activations is pure by luck
+BUDGET = 0.1  # activity at which purity is compared beside `eval.activity`
+COARSE = 1e-2  # the released code's other threshold of sparsity
 
 
 def evaluate(
@@ -26,7 +30,8 @@ def evaluate(
     mesh: for the forward passes.
 
   Returns:
-    {"settings", "h": {...}, "f": {...}}; see `statistics`.
+    {"settings", "h": {...}, "f": {...}}; see `statistics`, and for "levels", where the
+    source has further labels, `by_class`.
   """
   test = program.extract(config, variables, source, "test", mesh)
   result: dict[str, Any] = {
@@ -36,19 +41,27 @@ def evaluate(
       split="test",
       threshold=config.eval.threshold,
       activity=config.eval.activity,
+      second_threshold=COARSE,
+      second_activity=BUDGET,
+      frequent=ACTIVE,
       label_shuffles=SHUFFLES,
       images=len(test.labels),
     )
   }
+  settings: dict[str, Any] = {
+    "threshold": config.eval.threshold,
+    "activity": config.eval.activity,
+    "seed": config.seed,
+  }
+  levels = source.split("test").levels
   for layer in program.LAYERS:
-    result[layer] = statistics(
-      test.layer(layer, config.loss.map),
-      test.labels,
-      source.num_classes,
-      threshold=config.eval.threshold,
-      activity=config.eval.activity,
-      seed=config.seed,
-    )
+    f = test.layer(layer, config.loss.map)
+    result[layer] = statistics(f, test.labels, source.num_classes, **settings)
+    if levels:
+      result[layer]["levels"] = {
+        name: by_class(f, labels[test.ids], int(labels.max()) + 1, **settings)
+        for name, labels in levels.items()
+      }
   return result
 
 
@@ -72,44 +85,92 @@ def statistics(
     seed: of the label shuffles that give the chance levels.
 
   Returns:
-    sparsity, activity (mean share of images that activate a live dimension),
-    dimensions, live_dimensions, zero_rows, orthogonality (mean |C - I|),
-    effective_rank; with labels also consistency_abs and consistency_positive (mean
-    over live dimensions), purity (at matched activity), and each of the three with
-    `_chance`: its mean over shuffled labels.
+    sparsity, sparsity_0.01 (its threshold), sparsity_live (over live dimensions),
+    l0 (mean number of active dimensions of an image), activity (mean share of images
+    that activate a live dimension), dimensions, live_dimensions, dead_dimensions,
+    zero_rows, orthogonality (mean |C - I|), effective_rank; with labels also what
+    `by_class` gives.
   """
   live = np.asarray(metrics.live_dimensions(f, threshold))
+  alive = f[:, live]
   values = {
     "sparsity": metrics.sparsity(f, threshold),
-    "activity": (np.abs(f[:, live]) > threshold).mean() if live.any() else 0.0,
+    f"sparsity_{COARSE}": metrics.sparsity(f, COARSE),
+    "sparsity_live": metrics.sparsity(alive, threshold) if live.any() else np.nan,
+    "l0": np.mean(metrics.l0(f, threshold)),
+    "activity": (np.abs(alive) > threshold).mean() if live.any() else 0.0,
     "dimensions": f.shape[1],
     "live_dimensions": live.sum(),
+    "dead_dimensions": np.sum(~live),
     "zero_rows": metrics.num_zero_rows(f),
     "orthogonality": metrics.orthogonality(f),
     "effective_rank": metrics.effective_rank(f),
   }
+  values = {name: float(value) for name, value in jax.device_get(values).items()}
   if num_classes:
-    by_class = {
-      "consistency_abs": lambda y: _consistency(f, y, num_classes, "abs", threshold),
-      "consistency_positive": lambda y: _consistency(
-        f, y, num_classes, "positive", threshold
-      ),
-      "purity": lambda y: metrics.purity(f, y, num_classes, activity),
-    }
-    generator = np.random.default_rng(seed)
-    shuffled = [generator.permutation(labels) for _ in range(SHUFFLES)]
-    for name, measure in by_class.items():
-      values[name] = _mean(measure(labels))
-      values[f"{name}_chance"] = np.mean([_mean(measure(y)) for y in shuffled])
-  return {name: float(value) for name, value in jax.device_get(values).items()}
+    values |= by_class(
+      f, labels, num_classes, threshold=threshold, activity=activity, seed=seed
+    )
+  return values
 
 
-def _consistency(f, labels, num_classes, rule, threshold):
-  return metrics.class_consistency(f, labels, num_classes, rule, threshold)[0]
+def by_class(
+  f: np.ndarray,
+  labels: np.ndarray,
+  num_classes: int,
+  *,
+  threshold: float,
+  activity: float,
+  seed: int,
+) -> dict[str, float]:
+  """How far the images that activate a dimension share a class, and what luck gives.
+
+  Args:
+    f: [N, D] features.
+    labels: [N]; -1 where unknown.
+    num_classes: K.
+    threshold: as in `statistics`.
+    activity: as in `statistics`.
+    seed: as in `statistics`.
+
+  Returns:
+    consistency_abs and consistency_positive (mean over live dimensions), each also with
+    `_frequent` (mean over dimensions with at least 30 active images, NaN if none) and
+    `_weighted` (each dimension by its number of active images); label_entropy (mean
+    over live dimensions, nats); purity and purity_0.1, at matched activity; each of
+    them with `_chance`: its mean over shuffled labels. frequent_dimensions: how many
+    there are, by |f| > threshold.
+  """
+
+  def measure(y):
+    return _by_class(f, y, num_classes, threshold, activity)
+
+  generator = np.random.default_rng(seed)
+  values = jax.device_get(measure(labels))
+  shuffled = jax.device_get(
+    [measure(generator.permutation(labels)) for _ in range(SHUFFLES)]
+  )
+  result = {}
+  for name, value in values.items():
+    result[name] = float(value)
+    if name != "frequent_dimensions":
+      result[f"{name}_chance"] = float(np.mean([other[name] for other in shuffled]))
+  return result
 
 
-def _mean(rates: jax.Array) -> float:
-  """Over live dimensions; NaN if there is none."""
-  known = np.asarray(rates)
-  known = known[~np.isnan(known)]
-  return float(known.mean()) if known.size else np.nan
+@jax.jit(static_argnames=("num_classes", "threshold", "activity"))
+def _by_class(f, labels, num_classes, threshold, activity):
+  values = {}
+  for rule in ("abs", "positive"):
+    rate, active = metrics.class_consistency(f, labels, num_classes, rule, threshold)
+    name, frequent = f"consistency_{rule}", active >= ACTIVE
+    values[name] = jnp.nanmean(rate)
+    values[f"{name}_frequent"] = jnp.nanmean(jnp.where(frequent, rate, jnp.nan))
+    values[f"{name}_weighted"] = jnp.nansum(rate * active) / jnp.sum(active)
+    if rule == "abs":
+      values["frequent_dimensions"] = jnp.sum(frequent)
+  entropy = metrics.label_entropy(f, labels, num_classes, "abs", threshold)
+  values["label_entropy"] = jnp.nanmean(entropy)
+  for name, budget in (("purity", activity), (f"purity_{BUDGET}", BUDGET)):
+    values[name] = jnp.nanmean(metrics.purity(f, labels, num_classes, budget))
+  return values

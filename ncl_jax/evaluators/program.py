@@ -103,6 +103,22 @@ def extract(
   )
 
 
+def extract_two_views(
+  config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
+) -> tuple[features.Features, features.Features]:
+  """`features.extract_two_views` with everything taken from the config."""
+  return features.extract_two_views(
+    config_lib.model(config),
+    variables,
+    source,
+    split,
+    view=config_lib.augmentation(config),
+    mesh=mesh,
+    batch_size=config.eval.batch_size,
+    seed=config.seed,
+  )
+
+
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
   """The settings that a result needs beside it to be repeated."""
   return settings | {
@@ -204,8 +220,8 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     folder.mkdir(exist_ok=True)
     writer.append(folder / f"{name}.jsonl", row)
     for part, values in result.items():
-      if part != "settings":
-        numbers = {k: v for k, v in values.items() if isinstance(v, (int, float))}
+      if part != "settings" and isinstance(values, dict):
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
         shown = "  ".join(f"{k} {v:.4g}" for k, v in numbers.items())
         logging.info("step %d, %s: %s", opened.step, part, shown)
     logging.info("written to %s", folder / f"{name}.jsonl")

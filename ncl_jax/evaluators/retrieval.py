@@ -1,4 +1,4 @@
-"""Image retrieval: the test split against itself, the query left out."""
+"""Image retrieval: test images among themselves, and among the training images."""
 
 from typing import Any
 
@@ -25,31 +25,41 @@ def evaluate(
     mesh: for the forward passes.
 
   Returns:
-    {"settings", "h": {"precision", "average_precision"}, "f": {...}}, in [0, 1].
+    {"settings", "h": {...}, "f": {...}}: precision (P@k) and average_precision (mAP@k)
+    of the test split against itself, each query left out, and both with `_in_train`
+    where the training split is searched; in [0, 1].
 
   Raises:
     InputError: if the data have no labels.
   """
   program.need_labels(source, "retrieval")
   test = program.extract(config, variables, source, "test", mesh)
+  train = program.extract(config, variables, source, "train", mesh)
   k = min(config.eval.retrieval_k, len(test.labels) - 1)
+  k_train = min(config.eval.retrieval_k, len(train.labels))
   result: dict[str, Any] = {
     "settings": program.describe(
       config,
       source,
       split="test",
-      gallery="test, without the query",
+      gallery="test, without the query; train where named so",
       k=k,
+      k_in_train=k_train,
       distance="cosine",
+      ties="mean over all orders",
       images=len(test.labels),
     )
   }
   for layer in program.LAYERS:
-    precision, average = metrics.retrieval(
-      test.layer(layer, config.loss.map), test.labels, k=k
-    )
-    result[layer] = {
-      "precision": float(np.nanmean(precision)),
-      "average_precision": float(np.nanmean(average)),
-    }
+    f, gallery = (x.layer(layer, config.loss.map) for x in (test, train))
+    result[layer] = {}
+    for name, figures in (
+      ("", metrics.retrieval(f, test.labels, k)),
+      ("_in_train", metrics.retrieval(f, test.labels, k_train, gallery, train.labels)),
+    ):
+      precision, average = figures
+      result[layer] |= {
+        f"precision{name}": float(np.nanmean(precision)),
+        f"average_precision{name}": float(np.nanmean(average)),
+      }
   return result

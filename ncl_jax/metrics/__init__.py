@@ -1,18 +1,20 @@
-"""Statistics of a feature matrix: interpretability, retrieval, nearest neighbours."""
+"""Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
-from ncl_jax.metrics.consistency import class_consistency, purity
+from ncl_jax.metrics.consistency import class_consistency, label_entropy, purity
 from ncl_jax.metrics.interpretability import (
   correlation,
   effective_rank,
   expected_activation,
+  l0,
   live_dimensions,
   num_zero_rows,
   orthogonality,
   sparsity,
   spectral_entropy,
 )
-from ncl_jax.metrics.knn import knn_predict, knn_scores
+from ncl_jax.metrics.knn import knn_predict, knn_predict_grid, knn_scores
 from ncl_jax.metrics.retrieval import retrieval
+from ncl_jax.metrics.sepin import sepin, sepin_at
 
 __all__ = [
   "class_consistency",
@@ -20,12 +22,17 @@ __all__ = [
   "effective_rank",
   "expected_activation",
   "knn_predict",
+  "knn_predict_grid",
   "knn_scores",
+  "l0",
+  "label_entropy",
   "live_dimensions",
   "num_zero_rows",
   "orthogonality",
   "purity",
   "retrieval",
+  "sepin",
+  "sepin_at",
   "sparsity",
   "spectral_entropy",
 ]

@@ -54,13 +54,47 @@ def class_consistency(
   >>> rate.tolist(), active.tolist()
   ([0.75, nan], [4, 0])
   """
-  checks.choice("rule", rule, RULES)
-  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
-  on = (jnp.abs(f) > threshold if rule == "abs" else f > 0) & valid[:, None]
-  counts = _count(on, onehot)
+  counts = _active_counts(f, labels, num_classes, rule, threshold, where)
   active = jnp.sum(counts, axis=1)
   # 0 / 0 is the NaN of a dead dimension.
   return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
+
+
+def label_entropy(
+  f: Array,
+  labels: Array,
+  num_classes: int,
+  rule: str = "abs",
+  threshold: float = 1e-5,
+  *,
+  where: Array | None = None,
+) -> jax.Array:
+  """Entropy of the classes of the samples that activate a dimension.
+
+  `H_d = -sum_c p_c log p_c`, `p_c = #(n active in d, y_n = c) / #(n active in d)`: 0 if
+  they share one class; unlike consistency it tells two classes from many.
+
+  Args:
+    f: as in `class_consistency`.
+    labels: likewise.
+    num_classes: likewise.
+    rule: likewise.
+    threshold: likewise.
+    where: likewise.
+
+  Returns:
+    [D] in nats, 0..log K; NaN in a dead dimension.
+
+  Raises:
+    InputError: as `class_consistency`.
+
+  >>> f = jnp.array([[1.0, 0.0], [1.0, 2.0], [0.0, 2.0]])
+  >>> label_entropy(f, jnp.array([0, 1, 1]), num_classes=2).round(2).tolist()
+  [0.6899999976158142, 0.0]
+  """
+  counts = _active_counts(f, labels, num_classes, rule, threshold, where)
+  share = counts / jnp.sum(counts, axis=1, keepdims=True)
+  return jnp.sum(jax.scipy.special.entr(share), axis=1)
 
 
 def purity(
@@ -125,6 +159,14 @@ def _labelled_rows(
   f, valid = counted(f, where)
   labels = jnp.asarray(labels)
   return f, valid & (labels >= 0), jax.nn.one_hot(labels, num_classes, dtype=f.dtype)
+
+
+def _active_counts(f, labels, num_classes, rule, threshold, where):
+  """[D, K] number of samples of each class that activate a dimension."""
+  checks.choice("rule", rule, RULES)
+  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  on = jnp.abs(f) > threshold if rule == "abs" else f > 0
+  return _count(on & valid[:, None], onehot)
 
 
 def _count(on: jax.Array, onehot: jax.Array) -> jax.Array:

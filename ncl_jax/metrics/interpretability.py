@@ -41,6 +41,27 @@ def sparsity(
   return jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid)
 
 
+def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.Array:
+  """Number of active dimensions of each sample: `#(d: |f_nd| > threshold)`.
+
+  Args:
+    f: [N, D] features.
+    threshold: entries not above it in absolute value count as zero.
+    where: [N] rows to count, the others get 0; None = all.
+
+  Returns:
+    [N] int32.
+
+  Raises:
+    InputError: wrong shape.
+
+  >>> l0(jnp.array([[1.0, 0.5], [0.0, -2.0], [0.0, 0.0]])).tolist()
+  [2, 1, 0]
+  """
+  f, _ = counted(f, where)
+  return jnp.sum(jnp.abs(f) > threshold, axis=1, dtype=jnp.int32)
+
+
 def live_dimensions(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:

@@ -1,9 +1,12 @@
 """Weighted nearest-neighbour classification: a probe without training."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
 from ncl_jax import checks
+from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import map_rows, starts
 from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
 
@@ -105,6 +108,59 @@ def knn_scores(
   return _votes(*arguments, block_size)
 
 
+def knn_predict_grid(
+  train_f: Array,
+  train_labels: Array,
+  f: Array,
+  num_classes: int,
+  ks: Sequence[int],
+  temperatures: Sequence[float],
+  distance: str = "cosine",
+  *,
+  block_size: int = 2048,
+) -> jax.Array:
+  """`knn_predict` for every k and temperature, with a single search.
+
+  Args:
+    train_f: as in `knn_predict`.
+    train_labels: as in `knn_predict`.
+    f: as in `knn_predict`.
+    num_classes: as in `knn_predict`.
+    ks: numbers of neighbours, each at most M.
+    temperatures: each above 0; of "cosine" alone.
+    distance: as in `knn_predict`.
+    block_size: as in `knn_predict`.
+
+  Returns:
+    [len(ks), len(temperatures), N] int32 labels.
+
+  Raises:
+    InputError: as `knn_predict`.
+
+  >>> bank, f = jnp.eye(3)[:2], jnp.array([[0.1, 2.0, 0.0]])
+  >>> knn_predict_grid(bank, jnp.array([0, 1]), f, 2, [1, 2], [0.07]).tolist()
+  [[[1]], [[1]]]
+  """
+  if not (len(ks) and len(temperatures)):
+    raise InputError(
+      f"ks = {ks!r}, temperatures = {temperatures!r}: neither may be empty"
+    )
+  for k in ks:
+    for temperature in temperatures:
+      arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
+      _check(*arguments, block_size)
+  return _predictions(
+    train_f,
+    train_labels,
+    f,
+    num_classes,
+    tuple(ks),
+    jnp.asarray(temperatures),
+    distance,
+    block_size,
+  )
+
+
 def _check(train_f, train_labels, f, num_classes, k, temperature, distance, block_size):
   checks.choice("distance", distance, DISTANCES)
   checks.whole("num_classes", num_classes, 1)
@@ -129,6 +185,40 @@ def _votes(
   relative=False,
 ):
   """[N, K] votes; `relative` = as multiples of the nearest neighbour's, for cosine."""
+
+  def vote(best):
+    return _count(best, k, temperature, distance, relative)
+
+  return _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size)
+
+
+@jax.jit(static_argnames=("num_classes", "ks", "distance", "block_size"))
+def _predictions(
+  train_f, train_labels, f, num_classes, ks, temperatures, distance, block_size
+):
+  """[len(ks), len(temperatures), N] labels, the votes counted block after block."""
+
+  def vote(best):
+    def at(setting):
+      k, temperature = setting
+      votes = _count(best, k, temperature, distance, relative=True)
+      label = jnp.argmax(votes, axis=1).astype(jnp.int32)
+      return jnp.where(jnp.max(votes, axis=1) > 0, label, -1)
+
+    settings = (
+      jnp.repeat(jnp.asarray(ks), len(temperatures)),
+      jnp.tile(temperatures, len(ks)),
+    )
+    return jax.lax.map(at, settings).T
+
+  labels = _search(
+    vote, train_f, train_labels, f, num_classes, max(ks), distance, block_size
+  )
+  return labels.T.reshape(len(ks), len(temperatures), -1)
+
+
+def _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size):
+  """`vote(best)` of every block of queries, joined; `best` as in `_merge`."""
   n, m = f.shape[0], train_f.shape[0]
   dtype = jnp.promote_types(jnp.float32, jnp.result_type(train_f, f))
   prepare = l2_normalize if distance == "cosine" else at_least_float32
@@ -154,7 +244,7 @@ def _votes(
       jnp.zeros((rows, num_classes), dtype),
     )
     best, _ = jax.lax.scan(step, nothing, (tiles, unseen))
-    return _count(best, temperature, distance, relative)
+    return vote(best)
 
   return map_rows(block, n, rows)
 
@@ -198,22 +288,25 @@ def _merge(best, near, labels):
   return new, new_labels, jnp.where(top[:, -1:] == cut, crowded, 0) + more
 
 
-def _count(best, temperature, distance, relative):
+def _count(best, k, temperature, distance, relative):
   """[B, K] votes of the k nearest; those tied at the last place share their places."""
   top, labels, crowded = best
+  inside = jnp.arange(top.shape[1])[None] < k  # `best` may hold more than k
   found = top > -jnp.inf
   if distance == "euclidean":
     weight = 1 / (jnp.sqrt(-top) + 1e-5)
   else:
     shift = jnp.where(found[:, :1], top[:, :1], 0) if relative else 0
     weight = jnp.exp((top - shift) / temperature)
-  last = found & (top == top[:, -1:])
+  cut, at_cut = (jnp.take(x, k - 1, axis=1)[:, None] for x in (top, weight))
+  tied = found & (top == cut)
   num_classes = crowded.shape[1]
-  rivals = _classes(labels, last.astype(top.dtype), num_classes)
-  rivals = rivals + jnp.where(last[:, -1:], crowded, 0)
-  places = jnp.sum(last, axis=1, keepdims=True) * weight[:, -1:]
+  rivals = _classes(labels, tied.astype(top.dtype), num_classes)
+  rivals = rivals + jnp.where(tied[:, -1:], crowded, 0)
+  places = jnp.sum(tied & inside, axis=1, keepdims=True) * at_cut
   shared = safe_divide(places * rivals, jnp.sum(rivals, axis=1, keepdims=True))
-  return _classes(labels, jnp.where(last, 0, weight), num_classes) + shared
+  sure = jnp.where(inside & ~tied, weight, 0)
+  return _classes(labels, sure, num_classes) + shared
 
 
 def _classes(labels, weight, num_classes):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from ncl_jax import metrics
 from ncl_jax.errors import InputError
@@ -203,3 +204,25 @@ def test_refuses(change, message):
 def test_refuses_a_budget(budget):
   with pytest.raises(InputError, match="budget = "):
     metrics.purity(*draw(), 4, budget=budget)
+
+
+@pytest.mark.parametrize("rule", ["abs", "positive"])
+def test_label_entropy_equals_scipy_s(rule):
+  f, labels = draw()
+  f = f - np.float32(0.1) if rule == "positive" else f
+  result = metrics.label_entropy(f, labels, 4, rule)
+  for d, column in enumerate(f.T):
+    on = (np.abs(column) > 1e-5 if rule == "abs" else column > 0) & (labels >= 0)
+    if on.any():
+      expected = scipy.stats.entropy(np.bincount(labels[on]))
+      np.testing.assert_allclose(result[d], expected, rtol=1e-5, atol=1e-6)
+    else:
+      assert np.isnan(result[d])
+
+
+def test_label_entropy_of_one_hot_features():
+  """Each dimension one class: 0; a dimension that all share: log K."""
+  labels = np.arange(12) % 3
+  f = np.hstack([np.eye(3)[labels], np.ones((12, 1))])
+  entropy = metrics.label_entropy(f, labels, 3)
+  np.testing.assert_allclose(entropy, [0, 0, 0, np.log(3)], atol=1e-6)

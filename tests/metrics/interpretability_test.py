@@ -205,6 +205,9 @@ def test_mask_equals_subset_and_jit_equals_no_jit(statistic):
 
 def test_counts_of_a_rectified_batch():
   f = draw()
+  assert metrics.l0(f).tolist() == np.count_nonzero(f, axis=1).tolist()
+  assert metrics.l0(f, threshold=0.5).tolist() == (f > 0.5).sum(1).tolist()
+  assert metrics.l0(f, where=np.arange(40) > 3)[:4].tolist() == [0] * 4
   assert metrics.num_zero_rows(f) == np.sum(~f.any(axis=1))
   assert metrics.live_dimensions(f).tolist() == f.any(axis=0).tolist()
   np.testing.assert_allclose(metrics.sparsity(f), np.mean(f == 0), rtol=1e-6)

@@ -129,6 +129,39 @@ def test_unlabelled_rows_are_not_searched():
   assert metrics.knn_predict(bank, nobody, f, 3).tolist() == [-1] * 12
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("kind", ["dense", "tied"])
+def test_grid_is_one_prediction_after_the_other(kind, distance):
+  bank, labels, f = draw()
+  if kind == "tied":  # few values, so that ties straddle every k; and empty rows
+    bank, f = np.round(np.maximum(bank, 0)), np.round(np.maximum(f, 0))
+    labels = np.where(np.arange(50) % 7 > 0, labels, -1)
+  ks, temperatures = [3, 20], [0.05, 1.0]
+  grid = metrics.knn_predict_grid(
+    bank, labels, f, 3, ks, temperatures, distance, block_size=16
+  )
+  for i, k in enumerate(ks):
+    for j, temperature in enumerate(temperatures):
+      expected = metrics.knn_predict(bank, labels, f, 3, k, temperature, distance)
+      np.testing.assert_array_equal(grid[i, j], expected)
+
+
+def test_classes_that_nobody_has_get_no_votes():
+  """Labels 0, 2 and 4 of six: a gap is a class without votes, not an error."""
+  bank, labels, f = draw()
+  gaps = metrics.knn_scores(bank, 2 * labels, f, 6, 5)
+  np.testing.assert_array_equal(gaps[:, 1::2], 0)
+  np.testing.assert_array_equal(gaps[:, ::2], metrics.knn_scores(bank, labels, f, 3, 5))
+
+
+@pytest.mark.parametrize("change", [{"ks": []}, {"temperatures": []}, {"ks": [51]}])
+def test_grid_refuses(change):
+  bank, labels, f = draw()
+  arguments = {"ks": [1], "temperatures": [0.1]} | change
+  with pytest.raises(InputError, match="may be empty|k = 51"):
+    metrics.knn_predict_grid(bank, labels, f, 3, **arguments)
+
+
 @pytest.mark.parametrize("temperature", [0.01, 0.001, 1e-5])
 def test_prediction_survives_low_temperatures(temperature):
   """In the limit the nearest row alone decides."""

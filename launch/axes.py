@@ -1,0 +1,31 @@
+"""Compares two runs: do their dimensions, matched one to one, mean the same?
+
+  python -m launch.axes --workdir=runs/seed0/ncl --other=runs/seed1/ncl
+
+Dimensions are matched on the training images (Hungarian method) and their correlations
+averaged on the test images; beside them stands what shuffled images give. Both networks
+see the data of the first run. The models are rebuilt from the work directories'
+config.json; the result is a line of WORKDIR/eval/axes.jsonl.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+from ncl_jax.errors import InputError
+
+_OTHER = flags.DEFINE_string("other", "", "work directory of the other run")
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import axes, program
+
+  if not _OTHER.value:
+    raise InputError("--other is missing: see --help")
+  source = program.open_run(workdir, step).source
+  other = program.open_run(_OTHER.value, source=source)
+  program.run(axes, workdir, step, source, other=other)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,23 @@
+"""Evaluates a checkpoint: SEPIN, the information that single dimensions alone carry.
+
+  python -m launch.sepin --workdir=runs/cifar10-ncl
+
+Two random views of each test image pass the network; SEPIN@k is the mean over the k
+best dimensions of L(f without the dimension) - L(f), L = InfoNCE. The k are chosen on
+one half of the images and scored on the other; beside it stand the scores of noise and
+of other temperatures. The model is rebuilt from the work directory's config.json; the
+result is a line of WORKDIR/eval/sepin.jsonl.
+"""
+
+from ncl_jax import cli
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import program, sepin
+
+  program.run(sepin, workdir, step)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,154 @@
+"""Same axes again? Dimensions of two runs matched one to one, and how well they agree.
+
+NCL's features are unique up to a permutation of dimensions, CL's only up to a rotation:
+two seeds of NCL should find the same dimensions in another order.
+"""
+
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+from scipy.optimize import linear_sum_assignment
+
+from ncl_jax import nonneg
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+
+SHUFFLES = 10
+
+
+def evaluate(
+  config: ConfigDict,
+  variables: Any,
+  source: Source,
+  mesh: Mesh,
+  *,
+  other: program.Run,
+) -> dict[str, Any]:
+  """Agreement of this run's dimensions with another's, on `h` and on `f`.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"}.
+    source: data that both networks see; labels are not used.
+    mesh: for the forward passes.
+    other: the other run, such as another seed; its own preprocessing is used.
+
+  Returns:
+    {"settings", "h": {...}, "f": {...}}; see `agreement`.
+
+  Raises:
+    InputError: if the two runs have different maps.
+  """
+  if other.config.loss.map != config.loss.map:
+    raise InputError(
+      f"the maps are {config.loss.map} here and {other.config.loss.map} in "
+      f"{other.path}: axes compares runs of one method"
+    )
+  runs = ((config, variables), (other.config, other.variables))
+  (train, other_train), (test, other_test) = (
+    [program.extract(*run, source, split, mesh) for run in runs]
+    for split in ("train", "test")
+  )
+  result: dict[str, Any] = {
+    "settings": program.describe(
+      config,
+      source,
+      split="test",
+      matched_on="train",
+      other=str(other.path),
+      other_step=other.step,
+      other_seed=other.config.seed,
+      threshold=config.eval.threshold,
+      row_shuffles=SHUFFLES,
+      images=len(test.labels),
+    )
+  }
+  for layer in program.LAYERS:
+    signed = layer == "f" and config.loss.map not in nonneg.NON_NEGATIVE
+    result[layer] = agreement(
+      *(x.layer(layer, config.loss.map) for x in (train, other_train)),
+      *(x.layer(layer, config.loss.map) for x in (test, other_test)),
+      signed=signed,
+      threshold=config.eval.threshold,
+      seed=config.seed,
+    )
+  return result
+
+
+def agreement(
+  train_a: np.ndarray,
+  train_b: np.ndarray,
+  test_a: np.ndarray,
+  test_b: np.ndarray,
+  *,
+  signed: bool,
+  threshold: float,
+  seed: int,
+) -> dict[str, float]:
+  """Mean correlation of dimensions that are matched one to one.
+
+  The matching maximises the sum of the correlations over images (the Hungarian method);
+  dimensions dead in training, which agree with nothing, are left out.
+
+  Args:
+    train_a: [N, D] features of one run.
+    train_b: [N, E] of the other, of the same images.
+    test_a: [M, D] of other images.
+    test_b: [M, E].
+    signed: a dimension may point the other way round: count |correlation|.
+    threshold: |f| below it counts as zero.
+    seed: of the shuffles.
+
+  Returns:
+    correlation (of the test images, matched on the training images), correlation_chance
+    (the same after shuffling one run's images: no shared structure),
+    correlation_matched_on_test and its _chance (what matching on the very images that
+    score adds), matched (number of pairs), live_dimensions and other_live_dimensions.
+    NaN without live dimensions.
+  """
+  live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
+  a, b, test_a, test_b = (
+    _standardize(x[:, live])
+    for x, live in (
+      (train_a, live_a),
+      (train_b, live_b),
+      (test_a, live_a),
+      (test_b, live_b),
+    )
+  )
+
+  def correlation(one, other):
+    c = one.T @ other
+    return np.abs(c) if signed else c
+
+  def score(train, test):
+    """Of the matching that is best for `train`."""
+    return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
+
+  train, test = correlation(a, b), correlation(test_a, test_b)
+  rng = np.random.default_rng(seed)
+  chance, lucky = [], []
+  for _ in range(SHUFFLES):
+    shuffled = correlation(test_a, rng.permutation(test_b))
+    chance.append(score(correlation(a, rng.permutation(b)), shuffled))
+    lucky.append(score(shuffled, shuffled))
+  return {
+    "correlation": score(train, test),
+    "correlation_chance": float(np.mean(chance)),
+    "correlation_matched_on_test": score(test, test),
+    "correlation_matched_on_test_chance": float(np.mean(lucky)),
+    "matched": int(min(live_a.sum(), live_b.sum())),
+    "live_dimensions": int(live_a.sum()),
+    "other_live_dimensions": int(live_b.sum()),
+  }
+
+
+def _standardize(x: np.ndarray) -> np.ndarray:
+  """Centred columns of unit length; a constant one becomes zero."""
+  # In float64: the mean of float32 columns is not exact, and a constant one not zero.
+  x = x.astype(np.float64) - x.mean(0, dtype=np.float64)
+  length = np.linalg.norm(x, axis=0)
+  return np.divide(x, length, out=np.zeros_like(x), where=length > 1e-12)

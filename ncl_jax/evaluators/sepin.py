@@ -1,0 +1,142 @@
+"""SEPIN@k: how much each dimension alone tells about an image, and what noise scores.
+
+Dimensions are ranked on one half of the images and scored on the other.
+"""
+
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import features, metrics
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+
+BATCH = 256  # images that a loss compares, about
+KS = (1, 10, 100)
+TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def evaluate(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
+) -> dict[str, Any]:
+  """SEPIN@1, 10, 100 and all on the test split, on `h` and on `f`.
+
+  Args:
+    config: resolved settings; the temperature of training is that of the main figures.
+    variables: {"params", "batch_stats"}.
+    source: data; labels are not used.
+    mesh: for the forward passes.
+
+  Returns:
+    {"settings", "h": {...}, "f": {...}}; see `statistics`.
+
+  Raises:
+    InputError: if there are fewer than 4 test images.
+  """
+  if source.num_examples("test") < 4:
+    raise InputError(
+      f"sepin on {source.num_examples('test')} test images: at least 4 make two halves "
+      "with something to compare"
+    )
+  views = program.extract_two_views(config, variables, source, "test", mesh)
+  batches = _batches(len(views[0].ids), config.seed)
+  result: dict[str, Any] = {
+    "settings": program.describe(
+      config,
+      source,
+      split="test",
+      views="two of each image, as in training, network in evaluation mode",
+      temperature=config.loss.temperature,
+      temperatures=list(TEMPERATURES),
+      negatives=batches.shape[2] - 1,
+      batches=batches.shape[0] * batches.shape[1],
+      normalization="rows, before the removal of a dimension and again after it",
+      ranked_on="the other half of the images",
+      noise="normal, of the same shape, the two views unrelated, through the same map",
+      unit="nats",
+      images=batches.size,
+    )
+  }
+  for layer in program.LAYERS:
+    one, other = (view.layer(layer, config.loss.map) for view in views)
+    values = statistics(one, other, batches, config.loss.temperature)
+    noise = _noise(one.shape, config.loss.map if layer == "f" else "relu", config.seed)
+    floor = statistics(*noise, batches, config.loss.temperature)
+    result[layer] = (
+      values
+      | {f"noise_{name}": value for name, value in floor.items()}
+      | {
+        "curve": [
+          {"temperature": t} | statistics(one, other, batches, t) for t in TEMPERATURES
+        ]
+      }
+    )
+  return result
+
+
+def statistics(
+  f_a: np.ndarray, f_b: np.ndarray, batches: np.ndarray, temperature: float
+) -> dict[str, float]:
+  """SEPIN@k, each half scored by the ranking of the other.
+
+  Args:
+    f_a: [N, D] features of one view.
+    f_b: [N, D] of the other.
+    batches: [2, batches of a half, images of a batch] rows.
+    temperature: of InfoNCE.
+
+  Returns:
+    For k = 1, 10, 100, as far as there are dimensions, and "all": sepin@k, the mean
+    over batches; sepin@k_std, their standard deviation; sepin@k_lucky, ranked on the
+    very images that score.
+  """
+  scores = np.array(
+    [
+      [metrics.sepin(f_a[rows], f_b[rows], temperature=temperature) for rows in half]
+      for half in batches
+    ]
+  )
+  mean = scores.mean(1)
+  ks: dict[str, int | None] = {str(k): k for k in KS if k <= f_a.shape[1]}
+  values = {}
+  for name, k in (ks | {"all": None}).items():
+    honest = np.array(
+      [
+        metrics.sepin_at(batch, k, ranked_by=other)
+        for half, other in zip(scores, mean[::-1], strict=True)
+        for batch in half
+      ]
+    )
+    lucky = np.mean([metrics.sepin_at(half, k) for half in mean])
+    values[f"sepin@{name}"] = float(honest.mean())
+    values[f"sepin@{name}_std"] = float(honest.std(ddof=1))
+    values[f"sepin@{name}_lucky"] = float(lucky)
+  return values
+
+
+def _batches(images: int, seed: int) -> np.ndarray:
+  """[2, batches, images] rows: two halves in batches of equal size, in random order.
+
+  At most one image a batch is left out: another number of negatives would be another
+  bound.
+  """
+  half = images // 2
+  count = max(1, round(half / BATCH))
+  size = half // count
+  order = np.random.default_rng([seed, 1]).permutation(images)
+  return order[: 2 * count * size].reshape(2, count, size)
+
+
+def _noise(
+  shape: tuple[int, ...], map_name: str, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Two unrelated matrices of noise after the map, rows of unit length."""
+  rng = np.random.default_rng([seed, 2])
+  one, other = (
+    np.asarray(features.embed(rng.normal(size=shape).astype(np.float32), map_name))
+    for _ in range(2)
+  )
+  return one, other

@@ -1,0 +1,152 @@
+"""SEPIN: the information about an image that one dimension alone carries."""
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.metrics.rows import counted
+from ncl_jax.numerics import l2_normalize
+
+Array = jax.typing.ArrayLike
+
+
+def sepin(
+  f_a: Array,
+  f_b: Array,
+  *,
+  temperature: Array,
+  renormalize: bool = True,
+  where: Array | None = None,
+) -> jax.Array:
+  """Information in each dimension that no other one has, by the InfoNCE bound.
+
+  `SEPIN_i = I(x; f_i | f_others) = I(x; f) - I(x; f_others)`, estimated as
+  `L(f without i) - L(f)`, where L is the InfoNCE loss of a row against its own other
+  view and the N - 1 other images in that view, `-log(exp(s_nn / T) / sum_m exp(s_nm /
+  T))` with the cosine s, mean over rows and both directions. In nats, and at most
+  log N in all: N and T belong beside the number.
+
+  All D leave-one-out losses take O(D N^2): `s_nm - a_ni b_mi` over the lengths of what
+  is left of the rows. A row of which one entry holds more than half of the square
+  length is computed anew without it, as that difference would be rounding.
+
+  Args:
+    f_a: [N, D] features of one view after the map; rows are normalised here.
+    f_b: [N, D] the same images' other view.
+    temperature: T, above 0.
+    renormalize: give rows unit length again after the removal; False keeps the length
+      that they have in the whole.
+    where: [N] images to count, as rows and as candidates; None = all.
+
+  Returns:
+    [D]; exactly 0 for a dimension that is 0 throughout.
+
+  Raises:
+    InputError: wrong or different shapes, or temperature.
+
+  Source: Do & Tran 2020, Theory and evaluation metrics for learning disentangled
+  representations (arXiv:1908.09961); the bound: van den Oord et al. 2018
+  (arXiv:1807.03748).
+
+  >>> f = jnp.eye(3)[jnp.array([0, 1, 0, 1])]
+  >>> [f"{x:.3f}" for x in sepin(f, f, temperature=0.5)]
+  ['0.283', '0.283', '0.000']
+  """
+  checks.features("f_a", f_a)
+  checks.features("f_b", f_b)
+  if jnp.shape(f_a) != jnp.shape(f_b):
+    raise InputError(
+      f"f_a has shape {list(jnp.shape(f_a))} and f_b {list(jnp.shape(f_b))}: they must "
+      "be two views of the same images"
+    )
+  checks.positive("temperature", temperature)
+  a, valid = counted(f_a, where)
+  b, _ = counted(f_b, where)
+  return _sepin(l2_normalize(a), l2_normalize(b), valid, temperature, renormalize)
+
+
+def sepin_at(
+  scores: Array, k: int | None = None, *, ranked_by: Array | None = None
+) -> jax.Array:
+  """SEPIN@k: mean of the k largest scores.
+
+  The largest of many noisy scores are large by luck, too: rank the dimensions by their
+  scores on other images to be rid of that.
+
+  Args:
+    scores: [D] from `sepin`.
+    k: how many dimensions; None = all.
+    ranked_by: [D] scores that choose the dimensions, of equals the first; None = the
+      same.
+
+  Returns:
+    [] mean of the chosen.
+
+  Raises:
+    InputError: k is not in 1..D, or different shapes.
+
+  >>> float(sepin_at(jnp.array([0.125, 0.5, 0.25]), 2))
+  0.375
+  """
+  scores = jnp.asarray(scores)
+  ranked_by = scores if ranked_by is None else jnp.asarray(ranked_by)
+  if scores.ndim != 1 or scores.shape != ranked_by.shape:
+    raise InputError(
+      f"scores have shape {list(scores.shape)}, ranked_by {list(ranked_by.shape)}: "
+      "both must be [D]"
+    )
+  if k is None:
+    return jnp.mean(scores)
+  checks.whole("k", k, 1, len(scores))
+  return jnp.mean(scores[jax.lax.top_k(ranked_by, k)[1]])
+
+
+@jax.jit(static_argnames="renormalize")
+def _sepin(a, b, valid, temperature, renormalize):
+  pairs = valid[:, None] & valid[None]
+
+  def losses(s):
+    """[N] InfoNCE of the rows, mean of both directions."""
+    s = s / temperature
+    ab = jax.nn.logsumexp(s, axis=1, where=pairs)
+    ba = jax.nn.logsumexp(s, axis=0, where=pairs)
+    return (ab + ba) / 2 - jnp.diagonal(s)
+
+  s = _product(a, b)
+  whole = losses(s)
+  # At most one entry of a row can hold more than half of its square length.
+  largest_a, rest_a = _without_largest(a)
+  largest_b, rest_b = _without_largest(b)
+  if renormalize:
+    new_a, new_b = _product(rest_a, b), _product(a, rest_b)
+    both = _product(rest_a, rest_b)
+
+  def without(i):
+    x, y = a[:, i], b[:, i]
+    left = s - x[:, None] * y[None]
+    if renormalize:
+      anew_x, anew_y = largest_a == i, largest_b == i
+      length_x = jnp.where(anew_x, 1, jnp.sqrt(jnp.maximum(1 - x**2, 0)))[:, None]
+      length_y = jnp.where(anew_y, 1, jnp.sqrt(jnp.maximum(1 - y**2, 0)))[None]
+      anew_x, anew_y = anew_x[:, None], anew_y[None]
+      left = jnp.where(anew_x, new_a, jnp.where(anew_y, new_b, left))
+      left = jnp.where(anew_x & anew_y, both, left) / (length_x * length_y)
+    change = jnp.where(valid, losses(left) - whole, 0)
+    used = jnp.any(x != 0) | jnp.any(y != 0)
+    # Not by rounding, but by definition.
+    return jnp.where(used, jnp.sum(change) / jnp.sum(valid), 0)
+
+  return jax.lax.map(without, jnp.arange(a.shape[1]))
+
+
+def _without_largest(x):
+  """Where a row's entry holds over half of its square length, -1 if none; the rest."""
+  index = jnp.argmax(jnp.abs(x), axis=1)
+  at = index[:, None] == jnp.arange(x.shape[1])[None]
+  peaked = jnp.max(jnp.abs(x), axis=1) ** 2 > 0.5
+  return jnp.where(peaked, index, -1), l2_normalize(jnp.where(at, 0, x))
+
+
+def _product(x, y):
+  return jnp.matmul(x, y.T, precision="highest")
