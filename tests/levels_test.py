@@ -44,8 +44,12 @@ LEVELS = {
   "self_check": 6,
   "speed": 0,
   "report": 6,
+  "beside": 7,
+  "controls": 7,
   "exchange": 7,
   "summary": 7,
+  "measures": 7,
+  "paper": 7,
   "compare": 7,
 }
 

@@ -17,6 +17,8 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
 WITHOUT_LABELS = ("feature_stats", "sepin")
 # Those that train for long: they keep checkpoints and go on.
 RESUMABLE = ("linear_probe_sgd", "finetune")
+# Those that need a network, and not only features.
+NEED_NETWORK = ("sepin", *RESUMABLE)
 
 
 def applicable(labelled: bool) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import functools
 import importlib
 import pathlib
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -91,7 +91,12 @@ def untrained(run: Run) -> Any:
 def extract(
   config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
 ) -> features.Features:
-  """`features.extract` with everything taken from the config."""
+  """`features.extract` with everything taken from the config.
+
+  Controls that are no network give a function in place of the variables.
+  """
+  if callable(variables):
+    return variables(config, source, split, mesh)
   return features.extract(
     config_lib.model(config),
     variables,
@@ -182,25 +187,47 @@ def run_all(
   opened = open_run(workdir, step, source)
   if programs is None:
     programs = evaluators.applicable(bool(opened.source.num_classes))
-  rows: dict[str, dict[str, Any]] = {}
-  failed: dict[str, str] = {}
-  for name in programs:
-    module, options = evaluators.PROGRAMS[name]
-    try:
-      loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
-      if name in evaluators.RESUMABLE:
-        options = options | {"folder": opened.path / "eval" / module}
-      rows[name] = evaluate(loaded, opened, **options)
-    except Stopped:
-      raise
-    # Whatever it is, the other programs are to run all the same.
-    except Exception as error:  # noqa: BLE001
-      logging.exception("step %d: %s failed", opened.step, name)
-      failed[name] = str(error)
+  rows, failed = attempt(
+    programs, functools.partial(evaluate, opened=opened), opened.path / "eval"
+  )
   if failed:
     lines = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
     raise Failed(f"step {opened.step} in {opened.path}: programs that failed:{lines}")
   return rows
+
+
+def attempt(
+  programs: Sequence[str], call: Callable[..., dict[str, Any]], folder: pathlib.Path
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+  """Calls several programs; one that fails stops no other.
+
+  Args:
+    programs: keys of `evaluators.PROGRAMS`.
+    call: takes a program's module and its further arguments; gives its result.
+    folder: where those that train for long keep checkpoints.
+
+  Returns:
+    Program -> result, and program -> why it failed.
+
+  Raises:
+    Stopped: if one was asked to stop.
+  """
+  rows: dict[str, dict[str, Any]] = {}
+  failed: dict[str, str] = {}
+  for name in programs:
+    module, options = evaluators.PROGRAMS[name]
+    if name in evaluators.RESUMABLE:
+      options = options | {"folder": folder / module}
+    try:
+      loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
+      rows[name] = call(loaded, **options)
+    except Stopped:
+      raise
+    # Whatever it is, the other programs are to run all the same.
+    except Exception as error:  # noqa: BLE001
+      logging.exception("%s failed", name)
+      failed[name] = str(error)
+  return rows, failed
 
 
 def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str, Any]:
