@@ -4,12 +4,10 @@ Every step sees augmented images, one view each: crop, flip, normalise, as the p
 probes do. The learning rate, the labels and the rest are a `Recipe`.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +18,7 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checkpoint, distributed, features, optimizers, writer
+from ncl_jax import augment, checkpoint, features, optimizers, supervised_loop
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax import sharding as sharding_lib
@@ -134,7 +132,7 @@ def train(
   def advance(state: TrainState, rows: Any) -> tuple[TrainState, dict[str, jax.Array]]:
     return step(state, network, sharding_lib.to_global(mesh, rows))
 
-  state = _loop(advance, state, source, config, batch_size, total, folder)
+  state = supervised_loop.run(advance, state, source, config, batch_size, total, folder)
   if not frozen:
     params = params | {"backbone": state.params["backbone"]}
     network = {"params": params, "batch_stats": state.batch_stats}
@@ -348,82 +346,3 @@ def _identity(
   settings |= {"source": source.name, "images": source.num_examples("train")}
   text = json.dumps(settings, sort_keys=True)
   return checkpoint.digest({text: network})[:16]
-
-
-def _loop(
-  advance: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]],
-  state: TrainState,
-  source: Source,
-  config: ConfigDict,
-  batch_size: int,
-  total: int,
-  folder: pathlib.Path | None,
-) -> TrainState:
-  """Runs the steps that are left; with a folder, from its newest checkpoint."""
-  with contextlib.ExitStack() as stack:
-    if folder is not None:
-      # Without a place to save to, a signal ends the program as it always does.
-      stop = stack.enter_context(distributed.StopRequests())
-      checkpoints = stack.enter_context(checkpoint.Checkpoints(folder, keep=1))
-      state = _newest(checkpoints, state, folder, total)
-    start = int(state.step)
-    if start >= total:
-      return state
-    per_epoch = source.steps_per_epoch(batch_size)
-    save_every = per_epoch * config.train.checkpoint_every_epochs
-    batches = source.train_batches(
-      config.seed, start, batch_size, jax.process_index(), jax.process_count()
-    )
-    stack.callback(batches.close)
-    progress = writer.Progress(total, start, batch_size)
-    stack.callback(progress.close)
-    before: tuple[int, Any] | None = None
-    for done in range(start + 1, total + 1):
-      batch = next(batches)
-      rows = {"image": batch["image"], "label": batch["label"]}
-      state, values = advance(state, rows)
-      # One step late, so that the device never waits for the host.
-      if before is not None:
-        _note(progress, *before)
-      before = (done, values)
-      if folder is None:
-        continue
-      checkpoints.check()
-      stopping = stop.at(done) and done < total
-      if stopping or done % save_every == 0 or done == total:
-        _note(progress, *before)
-        before = None
-        checkpoints.save(done, **state.items())
-      if stopping:
-        checkpoints.wait()
-        raise stop.stopped(done, total)
-    if before is not None:
-      _note(progress, *before)
-  return state
-
-
-def _note(progress: writer.Progress, done: int, values: dict[str, jax.Array]) -> None:
-  loss = sum(float(v) for name, v in values.items() if name.startswith("loss"))
-  if not math.isfinite(loss):
-    raise FloatingPointError(
-      f"the loss is {loss} at step {done}: a lower learning rate usually helps"
-    )
-  progress.update(done, f"loss {loss:.4f}")
-
-
-def _newest(
-  checkpoints: checkpoint.Checkpoints,
-  state: TrainState,
-  folder: pathlib.Path,
-  total: int,
-) -> TrainState:
-  """The state of the newest checkpoint, or the given one if there is none."""
-  start = checkpoints.latest_step()
-  if not start:
-    return state
-  logging.info("%s: going on from step %d of %d", folder, start, total)
-  target = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.items()
-  )
-  model, rest = checkpoints.restore(start, **target)
-  return TrainState(**model, **rest)

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from sklearn.decomposition import PCA
 
-from ncl_jax import beside, controls, measures, paper, sharding
+from ncl_jax import beside, codes, controls, measures, paper, rotations, sharding
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
 from ncl_jax.evaluators import feature_stats, program
@@ -118,7 +118,7 @@ def test_large_pixels_are_means_of_blocks():
   wide = dataclasses.replace(wide, splits={"train": split, "test": split})
   config = tiny.config()
   config.augment.eval_crop = 64 / 72
-  seen = controls.pixels(config, wide, "test", sharding.make_mesh())
+  seen = codes.pixels(config, wide, "test", sharding.make_mesh())
   cut = images[:, 4:68, 4:68] / 255
   expected = cut.reshape(3, 32, 2, 32, 2, 3).mean((2, 4)).reshape(3, -1)
   np.testing.assert_allclose(seen.h, expected, atol=1e-6)
@@ -153,9 +153,9 @@ def test_varimax_finds_sparse_axes_again():
   rng = np.random.default_rng(0)
   sparse = rng.exponential(size=(600, 5)) * (rng.random((600, 5)) < 0.2)
   q = random_rotation(5, seed=1)
-  rotation = controls.varimax(sparse @ q)
+  rotation = rotations.varimax(sparse @ q)
   np.testing.assert_allclose(rotation.T @ rotation, np.eye(5), atol=1e-10)
-  rotation = controls.orient(sparse @ q @ rotation, rotation)
+  rotation = rotations.orient(sparse @ q @ rotation, rotation)
   # A permutation, with the long tails upwards.
   product = q @ rotation
   np.testing.assert_allclose(np.sort(product, 0)[-1], 1, atol=0.05)
