@@ -192,7 +192,7 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
   view = config_lib.augmentation(config)
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
 
-  @jax.jit
+  @jax.jit(out_shardings=sharding_lib.replicated(mesh))
   def forward(params, batch_stats, images):
     _, mutated = model.apply(
       {"params": params, "batch_stats": batch_stats},
@@ -208,7 +208,8 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
   )
   for _ in range(CALIBRATION_BATCHES):
     images = sharding_lib.to_global(mesh, next(batches)["image"])
-    batch_stats = forward(params, batch_stats, images)
+    # Waited for: many programs at once on simulated devices can lock each other.
+    batch_stats = jax.block_until_ready(forward(params, batch_stats, images))
   batches.close()
   return {"params": variables["params"], "batch_stats": batch_stats}
 
