@@ -43,6 +43,7 @@ PLACES = {
   "sepin_all": ("sepin", "f", "sepin@all"),
   "live_dimensions": ("feature_stats", "f", "live_dimensions"),
   "activity": ("feature_stats", "f", "activity"),
+  "l0": ("feature_stats", "f", "l0"),
   "zero_rows": ("feature_stats", "f", "zero_rows"),
   "orthogonality": ("feature_stats", "f", "orthogonality"),
   "effective_rank": ("feature_stats", "f", "effective_rank"),
@@ -193,9 +194,10 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "Interpretability",
         "",
         "higher",
-        "information that single dimensions alone carry, nats, at the training's "
-        "temperature, ranked on one half of the test images and scored on the other; "
-        "the paper states no unit: compare order and ratio.",
+        "information, in nats, that a dimension alone carries about an image: InfoNCE "
+        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
+        "the best, which the other half of the images chose. Chance: noise. The paper "
+        "states no unit: compare order and ratio.",
       )
       for k in ("1", "10", "100", "all")
     ),
@@ -214,6 +216,14 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "%",
       "",
       "mean share of the test images that activate it.",
+    ),
+    (
+      "l0",
+      "active dimensions of an image",
+      "Health",
+      "",
+      "",
+      "mean number.",
     ),
     (
       "zero_rows",

@@ -67,6 +67,14 @@ def comparison(
     by_luck = [r.get("feature_stats", {}).get("f", {}) for r in results["ncl"]]
     if "purity" in places:
       chance["purity"] = float(np.mean([r["purity_chance"] for r in by_luck]))
+  for row in rows:
+    name, part, field = measures.PLACES[row.key]
+    if name == "sepin":
+      noise = [
+        r.get(name, {}).get(part, {}).get(f"noise_{field}", np.nan)
+        for r in results["ncl"]
+      ]
+      chance[row.key] = float(np.mean(noise))
   images = np.concatenate(
     [b["image"][b["mask"]] for b in source.eval_batches("test", config.eval.batch_size)]
   )

@@ -143,6 +143,16 @@ def parts(run):
   }
 
 
+def test_features_do_not_depend_on_devices(run, parts):
+  alone = sharding_lib.make_mesh(jax.devices()[:1])
+  seen = program.extract(run.config, run.variables, run.source, "test", alone)
+  np.testing.assert_array_equal(seen.ids, np.arange(45))
+  for name in ("h", "hidden", "z"):
+    expected = getattr(parts["test"], name)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(getattr(seen, name), expected, atol=1e-5 * scale)
+
+
 def by_hand(parts, split, rectify=True):
   z = np.maximum(parts[split].z, 0) if rectify else parts[split].z
   norms = np.linalg.norm(z, axis=1, keepdims=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import counted
+from ncl_jax.metrics.rows import counted, largest
 
 Array = jax.typing.ArrayLike
 RULES = ("abs", "positive")
@@ -140,13 +140,13 @@ def purity(
   table = np.ceil(np.round(budget * np.arange(f.shape[0] + 1), 6)).astype(np.int32)
   m = jnp.asarray(table)[jnp.sum(valid)]
   low = jnp.where(valid[:, None], f, -jnp.inf)
-  largest, _ = jax.lax.top_k(low.T, int(table[-1]))
-  cut = largest[:, m - 1]
+  top, _ = largest(low.T, int(table[-1]))
+  cut = top[:, m - 1]
   above = _count(low > cut[None], onehot)
   tied = _count((low == cut[None]) & valid[:, None], onehot)
   room = m - jnp.sum(above, axis=1, keepdims=True)
   expected = above + tied * room / jnp.sum(tied, axis=1, keepdims=True)
-  constant = largest[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
+  constant = top[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
   return jnp.where(constant, jnp.nan, jnp.max(expected, axis=1) / m)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import map_rows, starts
+from ncl_jax.metrics.rows import largest, map_rows, starts
 from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
 
 Array = jax.typing.ArrayLike
@@ -270,7 +270,7 @@ def _merge(best, near, labels):
   pool = jnp.concatenate(
     [top_labels, jnp.broadcast_to(labels[None], near.shape)], axis=1
   )
-  new, index = jax.lax.top_k(values, k)
+  new, index = largest(values, k)
   new_labels = jnp.take_along_axis(pool, index, axis=1)
   cut = new[:, -1:]
 

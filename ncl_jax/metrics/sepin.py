@@ -25,7 +25,9 @@ def sepin(
   `L(f without i) - L(f)`, where L is the InfoNCE loss of a row against its own other
   view and the N - 1 other images in that view, `-log(exp(s_nn / T) / sum_m exp(s_nm /
   T))` with the cosine s, mean over rows and both directions. In nats, and at most
-  log N in all: N and T belong beside the number.
+  log N in all: N and T belong beside the number. Noise is not quite at 0: with one
+  dimension fewer the cosines spread more, which costs of the order of 1 / (2 T^2 D^2);
+  compare with noise of the same shape.
 
   All D leave-one-out losses take O(D N^2): `s_nm - a_ni b_mi` over the lengths of what
   is left of the rows. A row of which one entry holds more than half of the square
