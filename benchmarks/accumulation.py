@@ -8,7 +8,6 @@ time, median of so many. Compiling takes minutes.
   python -m benchmarks.accumulation --batch_size=128
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import measure
 from ncl_jax import config as config_lib
 from ncl_jax import sharding
 from ncl_jax import step as step_lib
@@ -27,11 +27,11 @@ from ncl_jax.data.source import Source, Split
 
 def main() -> None:
   """Prints a line a number of chunks."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = measure.arguments(__doc__)
   parser.add_argument("--backbone", default="resnet18")
   parser.add_argument("--width", type=int, default=64)
   parser.add_argument("--size", type=int, default=32, help="side of a view in pixels")
-  parser.add_argument("--batch_size", type=int, default=256, help="images")
+  parser.add_argument("--batch_size", type=int, default=128, help="images")
   parser.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4, 8])
   parser.add_argument("--steps", type=int, default=0, help="to run and time")
   flags = parser.parse_args()
@@ -42,13 +42,19 @@ def main() -> None:
   labels = (np.arange(flags.batch_size) % 10).astype(np.int32)
   split = Split(images, labels)
   source = Source("noise", {"train": split, "test": split}, tuple("0123456789"))
-  print("chunks    temp MiB  of k=1" + "    s/step  of k=1" * bool(flags.steps))
-  first = ()
+  rows: list[dict] = []
   for chunks in flags.chunks:
-    row = measure(make_config(flags, chunks, source), source, flags.steps)
-    first = first or row
-    cells = (f"{x:10.4g}  {x / y:6.2f}" for x, y in zip(row, first, strict=True))
-    print(f"{chunks:6d}  " + "".join(cells), flush=True)
+    row = measure_step(make_config(flags, chunks, source), source, flags.steps)
+    first = rows[0] if rows else row
+    shares = {f"of {flags.chunks[0]}": row["temp MiB"] / first["temp MiB"]}
+    rows.append({"chunks": chunks} | row | shares)
+  measure.finish(
+    f"Memory of a step of {flags.batch_size} images in chunks, {flags.backbone}, "
+    f"{flags.size} pixels, float32",
+    rows,
+    flags.json,
+    "temp: memory for temporaries of the compiled step on one CPU device.",
+  )
 
 
 def make_config(flags, chunks, source):
@@ -64,8 +70,8 @@ def make_config(flags, chunks, source):
   return config_lib.resolve(config, source)
 
 
-def measure(config, source, steps):
-  """(temporaries in MiB,) and, where steps are run, the median of their seconds."""
+def measure_step(config, source, steps):
+  """Temporaries in MiB and, where steps are run, the median of their seconds."""
   mesh = sharding.make_mesh()
   sharding.check_batch(mesh, config.train.batch_size, config.train.accumulate)
   optimizer, learning_rate = step_lib.make_optimizer(config, 1)
@@ -76,7 +82,7 @@ def measure(config, source, steps):
   compiled = step.lower(state, batch).compile()
   memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
   if not steps:
-    return (memory,)
+    return {"temp MiB": memory}
   state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   batch = sharding.to_global(mesh, jax.tree.map(jnp.asarray, batch))
   seconds = []
@@ -84,7 +90,7 @@ def measure(config, source, steps):
     start = time.perf_counter()
     state, *rest = jax.block_until_ready(compiled(state, batch))
     seconds.append(time.perf_counter() - start)
-  return memory, statistics.median(seconds[1:])
+  return {"temp MiB": memory, "s/step": statistics.median(seconds[1:])}
 
 
 if __name__ == "__main__":

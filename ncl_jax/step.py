@@ -157,10 +157,15 @@ def build(function: Callable[[], Any], mesh: Mesh) -> Any:
   """
   # It runs once, so the time to compile it is what counts: on CPU, for a ResNet-10, 4.5
   # instead of 21 CPU seconds.
-  quick = {"xla_backend_optimization_level": 0}
-  options = quick if jax.default_backend() == "cpu" else None
   whole = sharding_lib.replicated(mesh)
-  return jax.jit(function, out_shardings=whole, compiler_options=options)()
+  return jax.jit(function, out_shardings=whole, compiler_options=_effort(0))()
+
+
+def _effort(level: int) -> dict[str, Any] | None:
+  """Compiler options: how hard XLA's CPU backend tries; nothing elsewhere."""
+  if jax.default_backend() != "cpu":
+    return None
+  return {"xla_backend_optimization_level": level}
 
 
 def make_update(
@@ -343,6 +348,8 @@ def make_steps(
     in_shardings=(whole, whole if resident else split),
     out_shardings=(whole, whole, split, split),
     donate_argnums=0,
+    # Measured: a fifth less time to compile than by default, and as fast a step.
+    compiler_options=_effort(1),
   )
 
 

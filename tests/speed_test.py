@@ -56,8 +56,8 @@ def test_rematerialisation_keeps_the_numbers_and_less_of_them():
       )
       return jnp.sum(h**2)
 
-    # What waits for the backward pass is what its function has enclosed. (XLA's CPU
-    # backend joins the two computations again: its memory shows nothing.)
+    # What waits for the backward pass is what its function has enclosed. (The memory of
+    # a network as small as this one, compiled for CPU, shows nothing.)
     backward = jax.eval_shape(
       lambda p, loss=loss: jax.vjp(loss, p)[1], variables["params"]
     )

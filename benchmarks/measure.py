@@ -1,0 +1,83 @@
+"""What the benchmarks share: fair timing, a table, its JSON."""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def arguments(doc: str) -> argparse.ArgumentParser:
+  """A parser with the flags that all have: --repeats and --json."""
+  parser = argparse.ArgumentParser(
+    description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument(
+    "--repeats", type=int, default=7, help="rounds; the median counts"
+  )
+  parser.add_argument("--json", default="", help="file for the table as JSON")
+  return parser
+
+
+def interleaved(
+  contestants: dict[str, Callable[[], Any]], repeats: int
+) -> dict[str, dict[str, float]]:
+  """Runs all in turn, round after round: whatever else the machine does hits each.
+
+  Args:
+    contestants: name to function, which returns when its work is done.
+    repeats: rounds after an unmeasured one.
+
+  Returns:
+    For each name the median over rounds of "wall" and "cpu" seconds, the latter over
+    all threads of this process.
+  """
+  seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+  for round_ in range(repeats + 1):
+    for name, function in contestants.items():
+      wall, cpu = time.perf_counter(), time.process_time()
+      function()
+      if round_:
+        spent = (time.perf_counter() - wall, time.process_time() - cpu)
+        seen[name].append(spent)
+  return {
+    name: {
+      "wall": statistics.median(wall for wall, _ in rows),
+      "cpu": statistics.median(cpu for _, cpu in rows),
+    }
+    for name, rows in seen.items()
+  }
+
+
+def finish(title: str, rows: list[dict[str, Any]], path: str, note: str = "") -> None:
+  """Prints the rows as a table and writes them, if a path is given.
+
+  Args:
+    title: what was measured.
+    rows: cells by column; a column may be missing in some.
+    path: for the JSON; "" for none.
+    note: what the columns mean.
+  """
+  columns = list(dict.fromkeys(column for row in rows for column in row))
+  cells = [columns, *([shown(row.get(column)) for column in columns] for row in rows)]
+  widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+  print(f"\n{title}")
+  for line in cells:
+    pairs = enumerate(zip(line, widths, strict=True))
+    print("  ".join(x.rjust(w) if i else x.ljust(w) for i, (x, w) in pairs))
+  if note:
+    print(note)
+  if path:
+    document = {"title": title, "note": note, "rows": rows}
+    pathlib.Path(path).write_text(json.dumps(document, indent=2) + "\n")
+
+
+def shown(value: Any) -> str:
+  """A cell: three digits of a number, a dash for none."""
+  if value is None:
+    return "–"
+  if isinstance(value, float):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+  return str(value)

@@ -1,0 +1,110 @@
+"""Runs every benchmark and writes docs/performance.md from what they measured.
+
+  python -m benchmarks.run
+
+One after the other, each in a process of its own; --only runs some. What an earlier
+call with the same --out measured is kept unless it is named. An hour on two cores;
+leave the machine alone meanwhile. The columns of peers need the packages: pip install
+torch torchvision (no part of ncl_jax's requirements).
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+from benchmarks import measure
+
+ROOT = pathlib.Path(__file__).parent.parent
+# In the page's order: name, arguments.
+BENCHMARKS = {
+  "step": [],
+  "augment": [],
+  "loss": [],
+  "evaluate": [],
+  "feed": [],
+  "startup": ["--repeats=3"],
+  "accumulation": [],
+}
+PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
+
+
+def main() -> None:
+  """Measures, then writes the page."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--out", default="runs/benchmarks", help="folder for the JSON")
+  parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[])
+  flags = parser.parse_args()
+  out = pathlib.Path(flags.out)
+  out.mkdir(parents=True, exist_ok=True)
+  for name, arguments in BENCHMARKS.items():
+    file = out / f"{name}.json"
+    if name in flags.only or (not flags.only and not file.exists()):
+      print(f"benchmarks.{name}", flush=True)
+      command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={file}"]
+      subprocess.run([*command, *arguments], cwd=ROOT, check=True)
+      document = json.loads(file.read_text()) | {"machine": machine()}
+      file.write_text(json.dumps(document, indent=2) + "\n")
+  page = ROOT / "docs" / "performance.md"
+  page.write_text(render(out))
+  print(f"written: {page}")
+
+
+def machine() -> str:
+  """What was measured on, when."""
+  cpu = platform.processor() or platform.machine()
+  info = pathlib.Path("/proc/cpuinfo")
+  if info.exists():
+    lines = info.read_text().splitlines()
+    names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
+    cpu = names[0] if names else cpu
+  cores = len(os.sched_getaffinity(0))
+  versions = []
+  for package in PEERS:
+    try:
+      versions.append(f"{package} {importlib.metadata.version(package)}")
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  today = datetime.date.today().isoformat()
+  return f"{cpu}, {cores} cores; {', '.join(versions)}; {today}"
+
+
+def render(out: pathlib.Path) -> str:
+  """The page, from the JSON that there is."""
+  lines = [
+    "# Performance",
+    "",
+    "Made by `python -m benchmarks.run` from the programs in `benchmarks/`; each table",
+    "names its command. Contestants run in turn, round after round, and medians count;",
+    "on a machine that does other work too, ratios say more than seconds.",
+  ]
+  for name, arguments in BENCHMARKS.items():
+    file = out / f"{name}.json"
+    if file.exists():
+      document = json.loads(file.read_text())
+      command = " ".join(["python -m", f"benchmarks.{name}", *arguments])
+      where = f"`{command}` on {document['machine']}."
+      lines += ["", f"## {document['title']}", "", where, ""]
+      lines += table(document["rows"])
+      if document.get("note"):
+        lines += ["", document["note"]]
+  return "\n".join(lines) + "\n"
+
+
+def table(rows: list[dict]) -> list[str]:
+  """Markdown of rows whose cells go by column."""
+  columns = list(dict.fromkeys(column for row in rows for column in row))
+  body = [[measure.shown(row.get(column)) for column in columns] for row in rows]
+  rule = ["---", *(["---:"] * (len(columns) - 1))]
+  return [f"| {' | '.join(line)} |" for line in (columns, rule, *body)]
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,67 @@
+"""A first and a second start of training, each in a process of its own.
+
+  python -m benchmarks.startup
+
+Runs the digits for two epochs with an empty folder for compiled programs, then again
+with the same folder, as often as --repeats says, and prints where the seconds went
+until the first step was done.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from benchmarks import measure
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def main() -> None:
+  """Prints a line a start."""
+  parser = measure.arguments(__doc__)
+  parser.add_argument("--config", default="configs/digits.py:ncl")
+  flags = parser.parse_args()
+  starts: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
+  for _ in range(flags.repeats):
+    with tempfile.TemporaryDirectory() as cache:
+      for name, seen in starts.items():
+        seen.append(start(flags.config, cache, name))
+  rows = []
+  for name, seen in starts.items():
+    row = {"start": name} | {
+      lap: statistics.median(laps[lap] for laps in seen) for lap in seen[0]
+    }
+    row["to first step"] = statistics.median(sum(laps.values()) for laps in seen)
+    rows.append(row)
+  for row in rows:
+    row["of first"] = row["to first step"] / rows[0]["to first step"]
+  measure.finish(
+    f"Seconds until the first step, {flags.config}",
+    rows,
+    flags.json,
+    "start: from the process's begin, with imports and data. Medians.",
+  )
+
+
+def start(config, cache, name):
+  """The laps of one start, from the run's own account."""
+  with tempfile.TemporaryDirectory() as folder:
+    workdir = pathlib.Path(folder) / name
+    command = [sys.executable, "-m", "launch.train", f"--config={config}"]
+    command += [f"--workdir={workdir}", "--config.train.epochs=2"]
+    command += ["--config.optimizer.warmup_epochs=0.0"]
+    environment = os.environ | {
+      "JAX_COMPILATION_CACHE_DIR": cache,
+      "JAX_PLATFORMS": "cpu",
+    }
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    line = (workdir / "speed.jsonl").read_text().splitlines()[0]
+    return json.loads(line)["seconds"]
+
+
+if __name__ == "__main__":
+  main()
