@@ -49,7 +49,7 @@ def controls_table(
     labels: key -> what a reader sees.
 
   Returns:
-    Lines joined by newlines; columns that nothing has are left out.
+    Lines joined by newlines; columns and lines without a number are left out.
   """
   units = {metric.key: metric.unit for metric in measures.metrics(config, source)}
   means = {
@@ -63,6 +63,8 @@ def controls_table(
   width = max(len(labels[arm]) for arm in results)
   lines = [" " * width + "".join(f"{COLUMNS[key]:>9}" for key in shown)]
   for arm in results:
+    if not any(np.isfinite(means[arm][key]) for key in shown):
+      continue
     cells = [_cell(means[arm][key], units[key]) for key in shown]
     lines.append(f"{labels[arm]:{width}}" + "".join(f"{cell:>9}" for cell in cells))
   count = len(next(iter(results.values())))
