@@ -31,7 +31,8 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	@touch $@
 
 demo: install
-	$(BIN)/python -m launch.compare --config=configs/digits.py --workdir=$(WORKDIR) --seeds=$(SEEDS)
+	$(BIN)/python -m launch.compare --config=configs/digits.py --workdir=$(WORKDIR) --seeds=$(SEEDS) \
+	  --programs=feature_stats,knn,linear_probe,retrieval
 
 test: install
 	$(BIN)/python -m pytest -n 2 -m 'not slow'

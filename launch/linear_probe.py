@@ -1,19 +1,49 @@
-"""Evaluates a checkpoint: linear probes on h and on f, fitted by L-BFGS.
+"""Evaluates a checkpoint: linear probes on frozen features, on h and on f.
 
   python -m launch.linear_probe --workdir=runs/cifar10-ncl
+  python -m launch.linear_probe --workdir=runs/cifar10-ncl --protocol=sgd --layers=h
 
-The model is rebuilt from the work directory's config.json; the result is a line of
-WORKDIR/eval/linear_probe.jsonl.
+The first fits logistic regression to the features of the images, by L-BFGS; the second
+is the paper's: 50 epochs of augmented images through the frozen network. The flags of
+the recipe, from --epochs on, are for sgd alone; what is not given is the paper's value
+for the network's kind. The result is a line of WORKDIR/eval/linear_probe.jsonl; sgd,
+stopped, goes on from its checkpoints in WORKDIR/eval/linear_probe/.
 """
 
+import pathlib
+
+from absl import flags
+
 from ncl_jax import cli
+from ncl_jax.errors import InputError
+from ncl_jax.recipe import Recipe, for_stem
+
+_PROTOCOL = flags.DEFINE_enum("protocol", "lbfgs", ("lbfgs", "sgd"), "how to fit")
+_LAYERS = flags.DEFINE_list("layers", "h,f", "of h, hidden, z, f")
+_RECIPE = cli.define_fields(Recipe)
 
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
+  from ncl_jax import workdir as workdir_lib
   from ncl_jax.evaluators import linear_probe, program
 
-  program.run(linear_probe, workdir, step)
+  layers = tuple(_LAYERS.value or ())
+  if _PROTOCOL.value == "lbfgs":
+    if _RECIPE():
+      raise InputError(f"--{', --'.join(_RECIPE())}: for --protocol=sgd alone")
+    program.run(linear_probe, workdir, step, layers=layers)
+    return
+  stem = workdir_lib.read_config(workdir).model.stem
+  program.run(
+    linear_probe,
+    workdir,
+    step,
+    protocol="sgd",
+    layers=layers,
+    recipe=for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE())),
+    folder=pathlib.Path(workdir) / "eval" / "linear_probe",
+  )
 
 
 if __name__ == "__main__":

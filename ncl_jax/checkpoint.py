@@ -5,6 +5,7 @@ reads, and `train` (step, opt_state, epoch); see `TrainState.items`.
 """
 
 import contextlib
+import hashlib
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -169,6 +170,35 @@ def load_model(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), model
     )
     return _read(manager, chosen, folder, model=target)["model"], chosen
+
+
+def steps(workdir: str | pathlib.Path) -> list[int]:
+  """The steps of the complete checkpoints of a run, ascending; read from the disk."""
+  folder = _folder(workdir)
+  try:
+    entries = [entry for entry in folder.iterdir() if entry.name.isdigit()]
+  except FileNotFoundError:
+    return []
+  return sorted(int(entry.name) for entry in entries if _is_complete(entry))
+
+
+def digest(tree: Any) -> str:
+  """SHA-256 over the names, types, shapes and bytes of a tree's arrays.
+
+  Args:
+    tree: of arrays that this process can read whole.
+
+  Returns:
+    64 hexadecimal digits; equal for equal trees alone.
+  """
+  state = hashlib.sha256()
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  for path, leaf in leaves:
+    array = np.asarray(leaf)
+    name = "/".join(_name(key) for key in path)
+    state.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
+    state.update(np.ascontiguousarray(array).tobytes())
+  return state.hexdigest()
 
 
 def _copied(tree: Any) -> Any:

@@ -4,20 +4,24 @@ Exit codes: 0 done (also `--help`), 1 failed, 2 wrong input, 130 interrupted, 14
 by SIGTERM with everything saved; after the last two the same command goes on.
 """
 
+import dataclasses
 import logging as python_logging
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from absl import flags, logging
 
-from ncl_jax import compile_cache, distributed
+from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
   EXIT_FAILED,
   EXIT_INPUT,
   EXIT_INTERRUPTED,
+  Failed,
   InputError,
   SaveError,
   Stopped,
@@ -52,19 +56,64 @@ def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
 
 
 def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
-  """As `run`, for the programs that evaluate: flags `--workdir` and `--step`.
+  """As `run`, for programs on checkpoints: `--workdir`, `--step` and `--watch`.
 
   Args:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
   workdir = flags.DEFINE_string("workdir", None, "directory of a training run")
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+  follow = flags.DEFINE_bool(
+    "watch", False, "each checkpoint as it appears, until the training is complete"
+  )
 
   def evaluate() -> None:
-    main(workdir.value or "", step.value)
+    if not follow.value:
+      main(workdir.value or "", step.value)
+    elif step.value is not None:
+      raise InputError("--step and --watch: give one of them")
+    else:
+      watch.each(workdir.value or "", lambda found: main(workdir.value or "", found))
 
   evaluate.__module__ = main.__module__
   run(evaluate, required=("workdir",))
+
+
+def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
+  """Defines a flag for each field of a dataclass, explained by its docstring.
+
+  Args:
+    kind: the dataclass; every field has a default, of type bool, int, float, str or
+      tuple of ints.
+
+  Returns:
+    Function that gives the fields set on the command line, to be called after parsing.
+  """
+  entries = re.findall(r"^    (\w+): (.*(?:\n {6}.*)*)", kind.__doc__ or "", re.M)
+  explained = {name: " ".join(text.split()) for name, text in entries}
+  define: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    tuple: flags.DEFINE_list,
+  }
+  holders = {
+    field.name: define[type(field.default)](field.name, None, explained[field.name])
+    for field in dataclasses.fields(kind)
+  }
+
+  def given() -> dict[str, Any]:
+    values = {n: h.value for n, h in holders.items() if h.value is not None}
+    for name, value in values.items():
+      if isinstance(value, list):
+        try:
+          values[name] = tuple(int(v) for v in value)
+        except ValueError as error:
+          raise InputError(f"--{name}={','.join(value)}: allowed are ints") from error
+    return values
+
+  return given
 
 
 def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> int:
@@ -85,7 +134,7 @@ def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> 
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
     return _say(f"error: {_message(error)}", EXIT_INPUT)
-  except (FloatingPointError, SaveError) as error:
+  except (Failed, FloatingPointError, SaveError) as error:
     return _say(f"error: {error}", EXIT_FAILED)
   except OSError as error:
     return _say(f"error: {error.filename or 'input or output'}: {error}", EXIT_FAILED)

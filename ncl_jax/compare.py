@@ -1,51 +1,62 @@
 """CL against NCL: paired runs over seeds, the evaluators on each, one report."""
 
+import functools
 import pathlib
+import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from ncl_jax import beside, checks, controls, evaluators, report, summary, train, writer
 from ncl_jax import config as config_lib
-from ncl_jax import report, summary, train
 from ncl_jax import workdir as workdir_lib
-from ncl_jax.errors import InputError
-from ncl_jax.evaluators import (
-  feature_stats,
-  knn,
-  linear_probe,
-  program,
-  retrieval,
-  sepin,
-)
+from ncl_jax.errors import Failed, InputError
+from ncl_jax.evaluators import program
+
+# Whose backbone is their own; the others would only repeat what CL's gives.
+OWN_BACKBONE = ("untrained", "untrained_calibrated")
 
 
-def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> str:
-  """Trains or reuses both methods, evaluates them and the control, writes a report.
+def compare(
+  config: ConfigDict,
+  workdir: str | pathlib.Path,
+  *,
+  seeds: int,
+  programs: Sequence[str] | None = None,
+) -> str:
+  """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
   The two runs of a seed share initialisation, order and views; only the map differs.
-  The control is the network before training, with NCL's map on it.
+  The controls are `controls.controls`. A program that fails stops no other.
 
   Args:
     config: an NCL config; CL is the same without its map.
-    workdir: gets seedS/cl, seedS/ncl and report/.
+    workdir: gets seedS/cl, seedS/ncl, seedS/controls.jsonl and report/.
     seeds: how many pairs; seeds are config.seed, config.seed + 1, ...
+    programs: keys of `evaluators.PROGRAMS`; None for all that the data allow.
 
   Returns:
-    The table, and where to look.
+    The tables, and where to look.
 
   Raises:
     InputError: for settings that cannot work.
+    Failed: at the end, with the report written, if an evaluation failed.
   """
   if config.method != "ncl" or config.loss.map == "identity":
     raise InputError(
       f"compare needs an NCL config (CL is made from it), this is {config.method} "
       f"with the map {config.loss.map}"
     )
+  for name in programs or ():
+    checks.choice("program", name, tuple(evaluators.PROGRAMS))
   config_lib.validate(config)
   root = pathlib.Path(workdir).expanduser().resolve()
   source = workdir_lib.load_source(config)
+  if programs is None:
+    programs = evaluators.applicable(bool(source.num_classes))
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
@@ -53,25 +64,48 @@ def compare(config: ConfigDict, workdir: str | pathlib.Path, *, seeds: int) -> s
       path = root / f"seed{seed}" / method
       paths.append(train.train(_arm_config(config, method, seed), path, source))
 
-  programs = [feature_stats, sepin]
-  if source.num_classes:
-    programs += [knn, linear_probe, retrieval]
-  results: dict[str, list[dict[str, Any]]] = {"cl": [], "ncl": [], "untrained": []}
-  for index, seed in enumerate(numbers):
-    for method, paths in runs.items():
-      logging.info("evaluating %s, seed %d", summary.LABELS[method], seed)
-      rows = [program.run(p, paths[index], source=source) for p in programs]
-      results[method].append(_by_program(programs, rows))
-    logging.info("evaluating the control, seed %d", seed)
-    opened = program.open_run(runs["ncl"][index], source=source)
-    variables = program.untrained(opened)
-    rows = [p.evaluate(opened.config, variables, source, opened.mesh) for p in programs]
-    results["untrained"].append(_by_program(programs, rows))
+  results: dict[str, list[dict[str, Any]]] = {}
+  failed: dict[str, str] = {}
+  labels = dict(summary.LABELS)
+  for seed, cl, ncl in zip(numbers, runs["cl"], runs["ncl"], strict=True):
+    pair = {
+      "cl": program.open_run(cl, source=source),
+      "ncl": program.open_run(ncl, source=source),
+    }
+    for key, run in pair.items():
+      logging.info("evaluating %s, seed %d", labels[key], seed)
+      rows, faults = program.attempt(
+        programs, functools.partial(program.evaluate, opened=run), run.path / "eval"
+      )
+      results.setdefault(key, []).append(rows)
+      failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
+    for control in controls.controls(pair["cl"], pair["ncl"]):
+      key, labels[control.key] = control.key, control.label
+      logging.info("evaluating the control %s, seed %d", control.label, seed)
+      rows, faults = program.attempt(
+        _that_apply(control, programs),
+        functools.partial(_evaluate, control, pair["ncl"]),
+        ncl.parent / "controls",
+      )
+      results.setdefault(key, []).append(rows)
+      failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
+      if jax.process_index() == 0:
+        row = {"control": key, "note": control.note, "results": rows}
+        writer.append(ncl.parent / "controls.jsonl", row)
 
   comparison = summary.comparison(config, source, runs, results, numbers)
+  beneath = beside.controls_table(config, source, results, labels)
   if jax.process_index() == 0:
     report.write(root / "report", comparison)
-  return f"{report.table(comparison)}\n\nReport: {root / 'report' / 'index.html'}"
+    (root / "report" / "controls.txt").write_text(beneath + "\n", encoding="utf-8")
+  text = (
+    f"{report.table(comparison)}\n\n{beneath}\n\n"
+    f"Report: {root / 'report' / 'index.html'}"
+  )
+  if failed:
+    lines = "".join(f"\n  {name}: {why}" for name, why in failed.items())
+    raise Failed(f"{text}\n\nevaluations that failed:{lines}")
+  return text
 
 
 def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
@@ -83,6 +117,22 @@ def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   return arm
 
 
-def _by_program(programs: list, rows: list[dict[str, Any]]) -> dict[str, Any]:
-  names = [p.__name__.rsplit(".", 1)[-1] for p in programs]
-  return dict(zip(names, rows, strict=True))
+def _that_apply(control: controls.Control, programs: Sequence[str]) -> list[str]:
+  """The programs that say something about a control."""
+  if control.key in OWN_BACKBONE:
+    return list(programs)
+  left_out: tuple[str, ...] = evaluators.RESUMABLE
+  if callable(control.variables):
+    left_out = evaluators.NEED_NETWORK
+  return [name for name in programs if name not in left_out]
+
+
+def _evaluate(
+  control: controls.Control,
+  run: program.Run,
+  module: types.ModuleType,
+  **options: Any,
+) -> dict[str, Any]:
+  return module.evaluate(
+    control.config, control.variables, run.source, run.mesh, **options
+  )

@@ -15,6 +15,10 @@ class SaveError(RuntimeError):
   """A checkpoint could not be written; the earlier ones are untouched. Exit code 1."""
 
 
+class Failed(RuntimeError):
+  """Parts of the work failed and were told; the rest was done. Exit code 1."""
+
+
 class Stopped(Exception):
   """Training ended early because it was asked to, with everything saved.
 

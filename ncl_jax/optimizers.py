@@ -1,5 +1,6 @@
 """Optimisers and the learning-rate schedule, as optax transformations."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -77,6 +78,42 @@ def warmup_cosine(
     left = (total_steps - step) / max(total_steps - warmup_steps, 1)
     falling = end + (base - end) * jnp.sin(jnp.pi / 2 * jnp.clip(left, 0, 1)) ** 2
     return jnp.where(step < warmup_steps, rising, falling)
+
+  return schedule
+
+
+def step_decay(
+  base: float, *, milestones: Sequence[int], factor: float = 0.1
+) -> optax.Schedule:
+  """A learning rate that falls at once: `base factor^(milestones passed)`.
+
+  Args:
+    base: the first learning rate, above 0.
+    milestones: steps, counted from 0, from which on the rate is lower.
+    factor: what the rate is multiplied by, above 0.
+
+  Returns:
+    Function from the step (an int, also a traced one) to the learning rate, float32;
+    float64 where jax has it enabled.
+
+  Raises:
+    InputError: a value out of range.
+
+  >>> schedule = step_decay(1.0, milestones=(2, 3))
+  >>> [round(float(schedule(t)), 3) for t in range(4)]
+  [1.0, 1.0, 0.1, 0.01]
+  """
+  checks.positive("base", base)
+  checks.positive("factor", factor)
+  for milestone in milestones:
+    checks.whole("milestone", milestone, 0)
+
+  def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    step = jnp.asarray(step)
+    rate = jnp.asarray(base, float)
+    for milestone in milestones:
+      rate = jnp.where(step >= milestone, factor * rate, rate)
+    return rate
 
   return schedule
 
@@ -216,3 +253,26 @@ def partition(
     {"encoder": encoder, "probe": probe},
     lambda params: {n: "probe" if n == "probe" else "encoder" for n in params},
   )
+
+
+def layerwise(
+  make: Callable[[float], optax.GradientTransformation],
+  depths: Any,
+  decay: float,
+) -> optax.GradientTransformation:
+  """One transformation a depth: `make(decay^(top - depth))`, top = the largest depth.
+
+  Args:
+    make: from a factor of the learning rate to the transformation with that rate.
+    depths: ints, a tree like the parameters or a prefix of it.
+    decay: in (0, 1]; 1 makes one transformation for all.
+
+  Returns:
+    An optax transformation of the whole tree of parameters.
+
+  Reference: layer-wise learning-rate decay, Clark et al. 2020 (arXiv:2003.10555).
+  """
+  if decay == 1:
+    return make(1.0)
+  found = sorted(set(jax.tree.leaves(depths)))
+  return optax.partition({d: make(decay ** (found[-1] - d)) for d in found}, depths)

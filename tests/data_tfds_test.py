@@ -168,6 +168,16 @@ def test_tensorflow_keeps_off_gpus(monkeypatch):
   assert calls == [([], "GPU")]
 
 
+def test_a_set_of_test_images_alone(folder, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
+  source = data.load("tfds:tiny_no_train", need_train=False)
+  test = source.split("test")
+  assert len(test) == 4 and not source.divided
+  values = test.images[np.arange(4)][:, 0, 0, 0]
+  assert sorted(values) == [0, 1, 2, 3]
+  np.testing.assert_array_equal(test.labels, values % 3)
+
+
 @pytest.mark.parametrize(
   ("name", "message"),
   [

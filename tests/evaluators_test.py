@@ -205,13 +205,20 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   config = tiny.config()
   config.train.epochs = 2
   config.data.source = f"arrays:{tmp_path / 'tiny.npz'}"
-  text = compare.compare(config, tmp_path / "out", seeds=2)
+  programs = ("feature_stats", "knn")
+  text = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
   assert "purity" in text and "index.html" in text
+  for control in ("untrained, calibrated + map", "CL + varimax", "pixels: NMF"):
+    assert control in text
+  rows = writer.read(tmp_path / "out" / "seed1" / "controls.jsonl")
+  assert len({row["control"] for row in rows}) == len(rows) == 13
+  assert all(set(row["results"]) == set(programs) for row in rows)
   report = tmp_path / "out" / "report"
   assert {p.name for p in report.iterdir()} == {
     "index.html",
     "report.md",
     "report.json",
+    "controls.txt",
     "figures",
   }
   for seed in (0, 1):
@@ -226,4 +233,5 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
     assert cl.seed == seed and cl.loss.map == "identity"
   # Once more: both runs are used as they are.
   monkeypatch.setattr(train, "make_steps", None)
-  assert compare.compare(config, tmp_path / "out", seeds=2).startswith(text[:200])
+  again = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+  assert again.startswith(text[:200])

@@ -52,7 +52,7 @@ def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.A
 def make_views(
   u: dict[str, jax.Array], images: jax.Array, config: AugmentConfig
 ) -> jax.Array:
-  """Makes two views of each image from given random numbers: see `two_views`.
+  """Makes views of each image, two as a rule, from given random numbers: `two_views`.
 
   An example's views depend on its own image and numbers alone, so that a batch can be
   made part by part: `two_views(key, images, config)[i]` for any rows i is
@@ -64,7 +64,7 @@ def make_views(
     config: the recipe; static under `jax.jit`.
 
   Returns:
-    float32 [N, 2, size, size, C], normalised.
+    float32 [N, V, size, size, C], normalised; V as many as `u` has numbers for.
 
   Raises:
     InputError: another dtype, rank or number of channels; numbers of other examples.
@@ -91,8 +91,9 @@ def make_views(
   x = jnp.clip(apply_separable(_to_unit(images), rows, columns), 0, 1)
 
   # From here on each view is an image of its own, row n * V + v.
-  x = x.reshape(n * _VIEWS, config.size, config.size, channels)
-  u = {step: value.reshape(n * _VIEWS, -1) for step, value in u.items()}
+  views = x.shape[1]
+  x = x.reshape(n * views, config.size, config.size, channels)
+  u = {step: value.reshape(n * views, -1) for step, value in u.items()}
   if config.jitter:
     x = _random_jitter(u["jitter"], x, config)
   if config.grayscale and channels == 3:
@@ -106,7 +107,7 @@ def make_views(
     chosen = u["solarize"][:, :, None, None] < config.solarize
     x = jnp.where(chosen, solarize(x), x)
   x = normalize(x, config.mean, config.std)
-  return x.reshape(n, _VIEWS, *x.shape[1:])
+  return x.reshape(n, views, *x.shape[1:])
 
 
 def eval_view(images: jax.Array, config: AugmentConfig) -> jax.Array:
@@ -156,21 +157,22 @@ _DRAWS = {
 }
 
 
-def draws(key: jax.Array, n: int) -> dict[str, jax.Array]:
-  """Draws the random numbers of two views of each of n examples, before any image.
+def draws(key: jax.Array, n: int, views: int = _VIEWS) -> dict[str, jax.Array]:
+  """Draws the random numbers of the views of each of n examples, before any image.
 
   Args:
     key: random key.
     n: number of examples.
+    views: V, of each example.
 
   Returns:
-    For each step of the recipe float32 [n, 2, how many], uniform on [0, 1).
+    For each step of the recipe float32 [n, V, how many], uniform on [0, 1).
 
   >>> {step: u.shape for step, u in draws(jax.random.key(0), 3).items()}["blur"]
   (3, 2, 2)
   """
   # One call: each takes XLA:CPU a second to compile.
-  shape = (n, _VIEWS, sum(_DRAWS.values()))
+  shape = (n, views, sum(_DRAWS.values()))
   u = jax.random.uniform(key, shape, jnp.float32)
   ends = list(itertools.accumulate(_DRAWS.values()))
   return dict(zip(_DRAWS, jnp.split(u, ends[:-1], axis=-1), strict=True))

@@ -6,11 +6,22 @@ import pathlib
 from absl import logging
 
 from ncl_jax.data import arrays, digits, folder, idx, tfds
+from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
-from ncl_jax.data.subset import stratified, subset
+from ncl_jax.data.subset import labelled, stratified, subset
 from ncl_jax.errors import InputError
 
-__all__ = ["FORMS", "Source", "Split", "epoch_order", "load", "stratified", "subset"]
+__all__ = [
+  "FORMS",
+  "Source",
+  "Split",
+  "epoch_order",
+  "labelled",
+  "load",
+  "matched",
+  "stratified",
+  "subset",
+]
 
 FORMS = ("digits", "arrays:FILE.npz", "idx:FOLDER", "folder:PATH", "tfds:NAME")
 
@@ -21,6 +32,7 @@ def load(
   image_size: int = 0,
   train_examples: int = 0,
   on_bad_image: str = "stop",
+  need_train: bool = True,
 ) -> Source:
   """Opens a data set.
 
@@ -33,6 +45,7 @@ def load(
     train_examples: how many train images to keep, drawn by class, always the same ones;
       0 = all.
     on_bad_image: what to do about a damaged image file: "stop" or "skip" it.
+    need_train: False takes a tfds set that has test images alone, too.
 
   Returns:
     The source, with splits "train" and "test"; decoded into memory if it fits.
@@ -55,7 +68,7 @@ def load(
   elif kind == "folder" and place:
     source = folder.load(path, image_size, on_bad_image)
   elif kind == "tfds" and place:
-    source = tfds.load(place, image_size)
+    source = tfds.load(place, image_size, need_train)
   else:
     raise InputError(_unknown(spec, kind))
   source = in_memory(subset(source, train=train_examples))

@@ -65,7 +65,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     labels = levels.pop("", np.full(len(images), UNLABELLED, np.int32))
     splits[split] = Split(square(images, image_size), labels, levels)
 
-  if "all" in splits:
+  divided = "all" in splits
+  if divided:
     splits = divide(splits["all"], name)
 
   num_classes = 1 + max(int(split.labels.max()) for split in splits.values())
@@ -75,7 +76,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
       f"{path}: label {num_classes - 1} with {len(splits['train'])} train images;"
       " labels must be 0 to K-1 for K classes"
     )
-  return Source(name, splits, tuple(str(k) for k in range(num_classes)))
+  return Source(name, splits, tuple(str(k) for k in range(num_classes)), divided)
 
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -77,7 +77,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   else:
     splits = divide(splits["train"], name)
   _report_classes(name, classes, splits)
-  return Source(name, splits, classes)
+  return Source(name, splits, classes, divided=not test)
 
 
 def _listings(path: pathlib.Path) -> tuple[Listing, Listing]:

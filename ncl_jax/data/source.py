@@ -56,11 +56,15 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-  """A data set: splits "train", "test" and perhaps more, and its classes' names."""
+  """A data set: splits "train", "test" and perhaps more, and its classes' names.
+
+  `divided`: there was one set of images, of which the test split was held out here.
+  """
 
   name: str
   splits: dict[str, Split]
   class_names: tuple[str, ...] = ()
+  divided: bool = False
 
   def __post_init__(self):
     for name in self.splits:

@@ -86,6 +86,34 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
   return dataclasses.replace(source, splits=splits)
 
 
+def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
+  """A source whose training images all have a label, or a part of these by class.
+
+  Args:
+    source: labelled data.
+    fraction: share of the labelled training images to keep, in (0, 1].
+    seed: determines the draw.
+
+  Returns:
+    A source whose other splits are those of `source`.
+
+  Raises:
+    InputError: if nothing is left.
+  """
+  split = source.split("train")
+  known = np.flatnonzero(split.labels >= 0)
+  count = round(fraction * len(known))
+  if not (0 < fraction <= 1 and count):
+    raise InputError(
+      f"a fraction of {fraction} of the {len(known)} labelled training images of "
+      f"{source.name}; allowed: above 0, at most 1, and at least one image"
+    )
+  if count < len(split):
+    rows = known[stratified(split.labels[known], count, seed)]
+    split = take(split, rows)
+  return dataclasses.replace(source, splits=source.splits | {"train": split})
+
+
 def take(split: Split, rows: np.ndarray) -> Split:
   """The split reduced to `rows`; nothing is decoded."""
   images = split.images

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ncl_jax.errors import InputError
 RANDOM_ACCESS = "array_record"
 
 
-def load(name: str, image_size: int = 0) -> Source:
+def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
   """Opens a set of TensorFlow Datasets, which is downloaded and prepared if need be.
 
   Train is the split "train"; test is "test" or, if that is missing or unlabelled,
@@ -34,8 +34,11 @@ def load(name: str, image_size: int = 0) -> Source:
       The environment variable TFDS_DATA_DIR says where sets are kept.
     image_size: side in pixels; 0 = as they are, and where they differ the median
       shorter side, at most 256.
+    need_train: False takes a set with test images alone, too, for both splits.
   """
   builder = _builder(name)
+  if not need_train and "train" not in builder.info.splits:
+    return _test_alone(builder, name, image_size)
   labelled = _has_labels(builder)
   names = {"train": "train"}
   # Only the first label is looked at: to read all of a large split takes long.
@@ -45,8 +48,37 @@ def load(name: str, image_size: int = 0) -> Source:
       if not labelled or int(first["label"]) != UNLABELLED:
         names["test"] = test
 
-  shape = _image_shape(builder, image_size)
-  total = sum(builder.info.splits[split].num_examples for split in names.values())
+  shape = _image_shape(builder, image_size, "train")
+  read = _reader(builder, name, names.values(), shape)
+  keys = _label_keys(builder)
+  splits = {ours: read(builder, names[ours], keys, shape) for ours in names}
+  divided = "test" not in splits
+  if divided:
+    splits = divide(splits["train"], f"tfds:{name}")
+  return Source(f"tfds:{name}", splits, _class_names(builder, labelled), divided)
+
+
+def _test_alone(builder: Any, name: str, image_size: int) -> Source:
+  """A set such as the corrupted ones, which nobody trains on."""
+  known = [s for s in ("test", "validation") if s in builder.info.splits]
+  split = known[0] if known else next(iter(builder.info.splits))
+  labelled = _has_labels(builder, split)
+  shape = _image_shape(builder, image_size, split)
+  keys = _label_keys(builder)
+  images = _reader(builder, name, [split], shape)(builder, split, keys, shape)
+  splits = {"train": images, "test": images}
+  return Source(f"tfds:{name}", splits, _class_names(builder, labelled))
+
+
+def _class_names(builder: Any, labelled: bool) -> tuple[str, ...]:
+  return tuple(builder.info.features["label"].names) if labelled else ()
+
+
+def _reader(
+  builder: Any, name: str, splits: Iterable[str], shape: tuple[int, int, int]
+) -> Callable[..., Split]:
+  """How to read so many images: all at once, or each when it is asked for."""
+  total = sum(builder.info.splits[split].num_examples for split in splits)
   whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
   if not whole and builder.info.file_format.value != RANDOM_ACCESS:
     raise InputError(
@@ -55,13 +87,7 @@ def load(name: str, image_size: int = 0) -> Source:
       f" {source.IN_MEMORY_BYTES >> 20} MiB. Prepare it anew with `tfds build {name}"
       f" --file_format={RANDOM_ACCESS}`, use smaller images, or use folder:PATH."
     )
-  read = _read_whole if whole else _open
-  keys = _label_keys(builder)
-  splits = {ours: read(builder, names[ours], keys, shape) for ours in names}
-  if "test" not in splits:
-    splits = divide(splits["train"], f"tfds:{name}")
-  classes = tuple(builder.info.features["label"].names) if labelled else ()
-  return Source(f"tfds:{name}", splits, classes)
+  return _read_whole if whole else _open
 
 
 def _builder(name: str) -> Any:
@@ -106,14 +132,14 @@ def _hide_accelerators():
   tf.config.set_visible_devices([], "GPU")
 
 
-def _has_labels(builder: Any) -> bool:
-  """Checks that there are train images; says whether they have a class label."""
+def _has_labels(builder: Any, split: str = "train") -> bool:
+  """Checks that there are such images; says whether they have a class label."""
   import tensorflow_datasets as tfds
 
   features, splits = dict(builder.info.features.items()), builder.info.splits
-  if "train" not in splits:
+  if split not in splits:
     raise InputError(
-      f"tfds:{builder.name} has the splits {', '.join(splits)}; needed: train"
+      f"tfds:{builder.name} has the splits {', '.join(splits)}; needed: {split}"
     )
   if not isinstance(features.get("image"), tfds.features.Image):
     raise InputError(
@@ -151,14 +177,14 @@ def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dic
   return tfds.as_numpy(dataset if most is None else dataset.take(most))
 
 
-def _image_shape(builder: Any, image_size: int) -> tuple[int, int, int]:
+def _image_shape(builder: Any, image_size: int, split: str) -> tuple[int, int, int]:
   height, width, channels = builder.info.features["image"].shape
   if channels not in (1, 3):
     raise InputError(f"tfds:{builder.name}: {channels} channels; allowed: 1 or 3")
   if image_size:
     return image_size, image_size, channels
   if height is None or width is None:
-    sample = _examples(builder, "train", 64)
+    sample = _examples(builder, split, 64)
     height = width = decode.typical_side([min(x["image"].shape[:2]) for x in sample])
   return height, width, channels
 

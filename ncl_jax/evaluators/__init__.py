@@ -1,1 +1,26 @@
 """Separate jitted programs on checkpoints: one module each, `evaluate(...) -> dict`."""
+
+from typing import Any
+
+# What can be run on one checkpoint: name -> (module, further arguments of `evaluate`).
+PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
+  "feature_stats": ("feature_stats", {}),
+  "knn": ("knn", {}),
+  "linear_probe": ("linear_probe", {}),
+  "retrieval": ("retrieval", {}),
+  "sepin": ("sepin", {}),
+  "selection": ("selection", {}),
+  "robustness": ("robustness", {}),
+  "linear_probe_sgd": ("linear_probe", {"protocol": "sgd"}),
+  "finetune": ("finetune", {}),
+}
+WITHOUT_LABELS = ("feature_stats", "sepin")
+# Those that train for long: they keep checkpoints and go on.
+RESUMABLE = ("linear_probe_sgd", "finetune")
+# Those that need a network, and not only features.
+NEED_NETWORK = ("sepin", *RESUMABLE)
+
+
+def applicable(labelled: bool) -> tuple[str, ...]:
+  """The programs that data with, or without, labels allow."""
+  return tuple(name for name in PROGRAMS if labelled or name in WITHOUT_LABELS)

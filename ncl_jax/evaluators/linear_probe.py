@@ -1,8 +1,11 @@
-"""Linear probe: multinomial logistic regression on frozen features, by L-BFGS.
+"""Linear probe: multinomial logistic regression on frozen features, two protocols.
 
-The backbone runs once, in evaluation mode; only the probe is fitted.
+`lbfgs` fits cached features of the images as they are, the optimum of a convex problem;
+`sgd` is the paper's: augmented images through the frozen network, epoch by epoch.
 """
 
+import dataclasses
+import pathlib
 from typing import Any
 
 import jax
@@ -12,8 +15,13 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from ncl_jax import checkpoint, checks, supervised
+from ncl_jax import recipe as recipe_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
+
+PROTOCOLS = ("lbfgs", "sgd")
+SGD_EPOCHS = 50  # of the paper's recipe
 
 # Of the mean loss, for features of unit root mean square.
 REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -23,26 +31,45 @@ TOLERANCE = 1e-4
 
 
 def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
+  config: ConfigDict,
+  variables: Any,
+  source: Source,
+  mesh: Mesh,
+  *,
+  protocol: str = "lbfgs",
+  layers: tuple[str, ...] = program.LAYERS,
+  recipe: recipe_lib.Recipe | None = None,
+  folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
-  """Top-1 accuracy on the test split of a probe on `h` and one on `f`.
+  """Top-1 accuracy on the test split of a probe on each layer.
 
-  The strength of the L2 penalty is chosen on a held-out fifth of the training split;
-  the probe is then fitted to all of it.
+  By `lbfgs`, the strength of the L2 penalty is chosen on a held-out fifth of the
+  training split; the probe is then fitted to all of it.
 
   Args:
     config: resolved settings.
     variables: {"params", "batch_stats"}.
     source: labelled data.
     mesh: for the forward passes.
+    protocol: "lbfgs" or "sgd".
+    layers: of h, hidden, z, f.
+    recipe: of `sgd`; None for the paper's, by the backbone's stem.
+    folder: where `sgd` keeps checkpoints, so that it can go on; None for nowhere.
 
   Returns:
-    {"settings", "h": {"accuracy", "regularization", ...}, "f": {...}}.
+    {"settings", "h": {"accuracy", ...}, ...}; with `sgd` the settings hold a hash of
+    the network's parameters and statistics before and after.
 
   Raises:
-    InputError: if the data have no labels.
+    InputError: if the data have no labels, or an argument is not one of those allowed.
   """
   program.need_labels(source, "linear_probe")
+  checks.choice("protocol", protocol, PROTOCOLS)
+  for layer in layers:
+    checks.choice("layer", layer, program.ALL_LAYERS)
+  if protocol == "sgd":
+    recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=SGD_EPOCHS)
+    return _by_sgd(recipe, config, variables, source, mesh, layers, folder)
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)
   result: dict[str, Any] = {
@@ -59,7 +86,7 @@ def evaluate(
       images=len(test.labels),
     )
   }
-  for layer in program.LAYERS:
+  for layer in layers:
     result[layer] = probe(
       train.layer(layer, config.loss.map),
       train.labels,
@@ -68,6 +95,49 @@ def evaluate(
       num_classes=source.num_classes,
       seed=config.seed,
     )
+  return result
+
+
+def _by_sgd(
+  recipe: recipe_lib.Recipe,
+  config: ConfigDict,
+  variables: Any,
+  source: Source,
+  mesh: Mesh,
+  layers: tuple[str, ...],
+  folder: pathlib.Path | None,
+) -> dict[str, Any]:
+  before = checkpoint.digest(variables)
+  trained = supervised.train(
+    recipe, config, variables, source, mesh, layers=layers, frozen=True, folder=folder
+  )
+  after = checkpoint.digest(variables)
+  if after != before:
+    raise RuntimeError(
+      f"the probe changed the network: its hash was {before}, is {after}"
+    )
+  test = program.extract(config, trained.variables, source, "test", mesh)
+  result: dict[str, Any] = {
+    "settings": program.describe(
+      config,
+      source,
+      split="test",
+      fitted_on="train, augmented by crop and flip",
+      protocol="sgd",
+      recipe=recipe.settings(),
+      steps=trained.steps,
+      batch_size=trained.batch_size,
+      train_images=len(trained.labels),
+      train_classes=len(np.unique(trained.labels)),
+      images=len(test.labels),
+      network_before=before,
+      network_after=after,
+    )
+  }
+  for layer in layers:
+    x = test.layer(layer, config.loss.map)
+    accuracy = supervised.accuracy(trained.heads[layer], x, test.labels)
+    result[layer] = {"accuracy": accuracy}
   return result
 
 
@@ -94,6 +164,47 @@ def probe(
     accuracy and train_accuracy in [0, 1], the chosen regularization, its accuracy on
     the held-out part, and iterations of the last fit.
   """
+  classifier = choose(train_x, train_labels, num_classes=num_classes, seed=seed)
+  return {
+    "accuracy": supervised.accuracy(classifier.head, test_x, test_labels),
+    "train_accuracy": supervised.accuracy(classifier.head, train_x, train_labels),
+    "regularization": classifier.regularization,
+    "held_out_accuracy": classifier.held_out_accuracy,
+    "iterations": classifier.iterations,
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+  """A fitted probe.
+
+  Attributes:
+    head: {"kernel" [F, K], "bias" [K]}, for features as they are.
+    regularization: the penalty that was chosen.
+    held_out_accuracy: that it was chosen for, in [0, 1].
+    iterations: of the last fit.
+  """
+
+  head: dict[str, jax.Array]
+  regularization: float
+  held_out_accuracy: float
+  iterations: int
+
+
+def choose(
+  train_x: np.ndarray, train_labels: np.ndarray, *, num_classes: int, seed: int = 0
+) -> Classifier:
+  """Fits a probe with the penalty that does best on a held-out fifth, then on all.
+
+  Args:
+    train_x: [N, F] features.
+    train_labels: [N] in [0, K); -1 is left out.
+    num_classes: K.
+    seed: of the held-out part.
+
+  Returns:
+    The classifier.
+  """
   # One common scale: the penalties mean the same for every layer, zeros stay zero.
   scale = float(np.sqrt(np.mean(np.square(train_x, dtype=np.float64)))) or 1.0
   x = jnp.asarray(train_x / scale)
@@ -107,18 +218,13 @@ def probe(
   # From strong to weak, each start from the last solution.
   for strength in sorted(REGULARIZATIONS, reverse=True):
     weights, _ = fit(x, targets, fitting, strength, num_classes, weights)
-    scores.append((_accuracy(weights, x, train_labels, held), strength))
+    scores.append((supervised.accuracy(weights, x, train_labels, held), strength))
   # Of equal ones the stronger penalty: the simpler probe.
   best, strength = max(scores)
   everything = jnp.asarray(known, x.dtype)
   weights, iterations = fit(x, targets, everything, strength, num_classes, None)
-  return {
-    "accuracy": _accuracy(weights, jnp.asarray(test_x / scale), test_labels),
-    "train_accuracy": _accuracy(weights, x, train_labels),
-    "regularization": strength,
-    "held_out_accuracy": best,
-    "iterations": int(iterations),
-  }
+  head = {"kernel": weights["kernel"] / scale, "bias": weights["bias"]}
+  return Classifier(head, strength, best, int(iterations))
 
 
 def fit(
@@ -183,11 +289,3 @@ def _fit(x, labels, weights, regularization, start):
     more, iterate, (start, solver.init(start), jnp.zeros((), jnp.int32))
   )
   return params, iterations
-
-
-def _accuracy(params, x, labels, where=True) -> float:
-  """Share of labelled rows (among `where`) whose class scores highest."""
-  with jax.default_matmul_precision("float32"):
-    predicted = np.asarray((x @ params["kernel"] + params["bias"][None]).argmax(-1))
-  counted = (labels >= 0) & where
-  return float(np.mean(predicted[counted] == labels[counted]))

@@ -1,8 +1,11 @@
 """What every evaluation program does around `evaluate`: open a run, write a result."""
 
 import dataclasses
+import functools
+import importlib
 import pathlib
 import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,15 +14,16 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, features, writer
+from ncl_jax import checkpoint, checks, evaluators, features, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
+from ncl_jax.errors import Failed, InputError, Stopped
 
 LAYERS = ("h", "f")
+ALL_LAYERS = ("h", "hidden", "z", "f")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +64,21 @@ def open_run(
   path = pathlib.Path(workdir).expanduser().resolve()
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
-  source = source or workdir_lib.load_source(config)
+  source = source or _load(*sorted(config.data.to_dict().items()))
   mesh = sharding_lib.make_mesh()
   shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   variables, step = checkpoint.load_model(
     path, shapes, sharding_lib.replicated(mesh), step
   )
   return Run(config, variables, step, source, mesh, path)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(*settings: tuple[str, Any]) -> Source:
+  """Kept from one checkpoint of a run to the next, under `--watch`."""
+  config = config_lib.defaults()
+  config.data.update(dict(settings))
+  return workdir_lib.load_source(config)
 
 
 def untrained(run: Run) -> Any:
@@ -79,7 +91,12 @@ def untrained(run: Run) -> Any:
 def extract(
   config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
 ) -> features.Features:
-  """`features.extract` with everything taken from the config."""
+  """`features.extract` with everything taken from the config.
+
+  Controls that are no network give a function in place of the variables.
+  """
+  if callable(variables):
+    return variables(config, source, split, mesh)
   return features.extract(
     config_lib.model(config),
     variables,
@@ -135,12 +152,86 @@ def run(
     workdir: of a training run.
     step: which checkpoint; None for the newest.
     source: its data, if they are loaded already.
-    **options: what else the program's `evaluate` takes.
+    **options: further arguments of the program's `evaluate`.
 
   Returns:
     The row that was written.
   """
+  return evaluate(program, open_run(workdir, step, source), **options)
+
+
+def run_all(
+  programs: Sequence[str] | None,
+  workdir: str | pathlib.Path,
+  step: int | None = None,
+  source: Source | None = None,
+) -> dict[str, dict[str, Any]]:
+  """Evaluates a checkpoint by several programs; one that fails stops no other.
+
+  Args:
+    programs: keys of `evaluators.PROGRAMS`; None for all that the data allow.
+    workdir: of a training run.
+    step: which checkpoint; None for the newest.
+    source: its data, if they are loaded already.
+
+  Returns:
+    Program -> the row that was written.
+
+  Raises:
+    Failed: at the end, if one failed.
+    InputError: for an unknown program.
+    Stopped: if one was asked to stop.
+  """
+  for name in programs or ():
+    checks.choice("program", name, tuple(evaluators.PROGRAMS))
   opened = open_run(workdir, step, source)
+  if programs is None:
+    programs = evaluators.applicable(bool(opened.source.num_classes))
+  rows, failed = attempt(
+    programs, functools.partial(evaluate, opened=opened), opened.path / "eval"
+  )
+  if failed:
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+    raise Failed(f"step {opened.step} in {opened.path}: programs that failed:{lines}")
+  return rows
+
+
+def attempt(
+  programs: Sequence[str], call: Callable[..., dict[str, Any]], folder: pathlib.Path
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+  """Calls several programs; one that fails stops no other.
+
+  Args:
+    programs: keys of `evaluators.PROGRAMS`.
+    call: takes a program's module and its further arguments; gives its result.
+    folder: where those that train for long keep checkpoints.
+
+  Returns:
+    Program -> result, and program -> why it failed.
+
+  Raises:
+    Stopped: if one was asked to stop.
+  """
+  rows: dict[str, dict[str, Any]] = {}
+  failed: dict[str, str] = {}
+  for name in programs:
+    module, options = evaluators.PROGRAMS[name]
+    if name in evaluators.RESUMABLE:
+      options = options | {"folder": folder / module}
+    try:
+      loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
+      rows[name] = call(loaded, **options)
+    except Stopped:
+      raise
+    # Whatever it is, the other programs are to run all the same.
+    except Exception as error:  # noqa: BLE001
+      logging.exception("%s failed", name)
+      failed[name] = str(error)
+  return rows, failed
+
+
+def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str, Any]:
+  """`run` on a checkpoint that is open already."""
   name = program.__name__.rsplit(".", 1)[-1]
   result = program.evaluate(
     opened.config, opened.variables, opened.source, opened.mesh, **options

@@ -278,3 +278,16 @@ def test_wrong_images_are_refused(images, channels):
     augment.two_views(KEY, images, recipe(4, channels))
   with pytest.raises(InputError, match="images are"):
     augment.eval_view(images, recipe(4, channels))
+
+
+def test_a_single_view_is_what_the_same_numbers_make_of_two():
+  images = random_images(4, 12, 10, 3)
+  u = augment.draws(KEY, 4, views=1)
+  assert u["crop"].shape == (4, 1, 22)
+  config = recipe(8, jitter=0, grayscale=0, blur=0)
+  make_views = jax.jit(augment.make_views, static_argnames="config")
+  one = make_views(u, images, config=config)
+  both = {step: jnp.concatenate([1 - a, a], axis=1) for step, a in u.items()}
+  two = make_views(both, images, config=config)
+  assert one.shape == (4, 1, 8, 8, 3)
+  np.testing.assert_allclose(one[:, 0], two[:, 1], atol=1e-6)

@@ -1,0 +1,31 @@
+"""Evaluates a checkpoint by finetuning all of its backbone with a classifier.
+
+  python -m launch.finetune --workdir=runs/cifar10-ncl
+  python -m launch.finetune --workdir=runs/cifar10-ncl --label_fraction=0.01
+
+30 epochs, and what else is not given as the paper has it for the network's kind. The
+result is a line of WORKDIR/eval/finetune.jsonl; the checkpoint itself is left as it is.
+Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finetune/.
+"""
+
+import pathlib
+
+from ncl_jax import cli
+from ncl_jax.recipe import Recipe, for_stem
+
+_RECIPE = cli.define_fields(Recipe)
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax import workdir as workdir_lib
+  from ncl_jax.evaluators import finetune, program
+
+  stem = workdir_lib.read_config(workdir).model.stem
+  recipe = for_stem(stem, **({"epochs": finetune.EPOCHS} | _RECIPE()))
+  folder = pathlib.Path(workdir) / "eval" / "finetune"
+  program.run(finetune, workdir, step, recipe=recipe, folder=folder)
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,30 @@
+"""Evaluates a checkpoint under corruption, wrong labels, few labels and on other sets.
+
+  python -m launch.robustness --workdir=runs/imagenet100-ncl
+  python -m launch.robustness --workdir=runs/imagenet100-ncl \\
+      --ood=folder:/data/sketch,tfds:imagenet2012_corrupted/gaussian_noise_3
+
+Linear probes on h and on f, fitted to the clean training images, see the test images in
+13 kinds of corruption at five severities (those of CIFAR-10-C or ImageNet-C, computed
+here; nothing is downloaded), and the images of other sets (--ood), in the classes that
+have the same name in both. Prints a table; the result is a line of
+WORKDIR/eval/robustness.jsonl.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+
+_OOD = flags.DEFINE_list("ood", "", "other sets, FORM:PATH, separated by commas")
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import program, robustness
+
+  row = program.run(robustness, workdir, step, ood=tuple(_OOD.value or ()))
+  print(robustness.table(row))
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,229 @@
+"""Controls: what no training, a rotation or pixels give under the same evaluation.
+
+Each is a config and variables, so that every program of `evaluators` takes it as it
+takes a run. What is linear in z becomes a last layer of the network; what is not is a
+function from a split to features.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, codes, features, rotations
+from ncl_jax import config as config_lib
+from ncl_jax import sharding as sharding_lib
+from ncl_jax.data.source import Source
+from ncl_jax.evaluators import program
+
+CALIBRATION_BATCHES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+  """One control.
+
+  Attributes:
+    key: short name.
+    label: what a reader sees.
+    note: one sentence: what it is.
+    config: as of a run, with its own map and width.
+    variables: {"params", "batch_stats"}, or a function that `program.extract` calls.
+  """
+
+  key: str
+  label: str
+  note: str
+  config: ConfigDict
+  variables: Any
+
+
+def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
+  """The controls of a pair of runs of one seed.
+
+  Args:
+    cl: the run without a map.
+    ncl: the run with one.
+
+  Returns:
+    Untrained ones, CL with something done to it afterwards, and classical ones on
+    pixels and on CL's h.
+  """
+  fresh = program.untrained(ncl)
+  calibrated = calibrate(ncl.config, fresh, ncl.source, ncl.mesh)
+  z = program.extract(cl.config, cl.variables, cl.source, "train", cl.mesh).z
+  z = codes.some_rows(z, cl.config.seed)
+  active = _activity(ncl)
+  rotation = rotations.varimax(np.asarray(features.embed(z, "identity")))
+  turned = rotations.orient(z @ rotation, rotation)
+  unmixing, mean = rotations.ica(z, cl.config.seed)
+  map_name = ncl.config.loss.map
+  threshold = np.quantile(z, 1 - active, axis=0)
+  identity = np.eye(z.shape[1])
+
+  def after(key, label, note, matrix, shift, name):
+    changed = last_layer(cl.config, cl.variables, matrix, shift, name)
+    return Control(key, label, note, *changed)
+
+  found = [
+    Control(
+      "untrained",
+      "untrained + map",
+      "the network before training, with NCL's map on it",
+      ncl.config,
+      fresh,
+    ),
+    Control(
+      "untrained_calibrated",
+      "untrained, calibrated + map",
+      "the same with BatchNorm's running statistics taken from the training images",
+      ncl.config,
+      calibrated,
+    ),
+    after(
+      "cl_map",
+      "CL + map",
+      f"CL with {map_name} put on it after training",
+      identity,
+      0.0,
+      map_name,
+    ),
+    after(
+      "cl_matched",
+      f"CL, {active:.0%} active",
+      "of each dimension of CL what lies above the value that so many training images "
+      "exceed, as many as activate a live dimension of NCL",
+      identity,
+      -threshold,
+      "relu",
+    ),
+    after(
+      "cl_varimax",
+      "CL + varimax",
+      "CL rotated to the sparsest axes, which leaves distances as they are",
+      turned,
+      0.0,
+      "identity",
+    ),
+    after(
+      "cl_varimax_map",
+      "CL + varimax + map",
+      "the rotated CL with NCL's map after it, axes pointing where their tail is long",
+      turned,
+      0.0,
+      map_name,
+    ),
+    after(
+      "cl_ica",
+      "CL + ICA",
+      "independent components of CL's z",
+      unmixing,
+      -mean @ unmixing,
+      "identity",
+    ),
+  ]
+  inputs = {"pixels": codes.pixels, "h": codes.hidden_of(cl)}
+  whose = {"pixels": "the pixels", "h": "CL's h"}
+  for name, extract in inputs.items():
+    for kind, fit in codes.FITS.items():
+      coded = codes.fitted(extract, fit, cl)
+      config = _changed(cl.config, coded.width, "identity")
+      found.append(
+        Control(
+          f"{name}_{kind}",
+          f"{name}: {codes.LABELS[kind]}",
+          f"f is {codes.NOTES[kind]} of {whose[name]}",
+          config,
+          coded,
+        )
+      )
+  return found
+
+
+def last_layer(
+  config: ConfigDict,
+  variables: Any,
+  matrix: np.ndarray,
+  shift: np.ndarray | float,
+  map_name: str,
+) -> tuple[ConfigDict, Any]:
+  """A network whose output is `map(z matrix + shift)`.
+
+  Args:
+    config: of the network that gives z.
+    variables: likewise; not changed.
+    matrix: [D, M].
+    shift: [M], or a number for all.
+    map_name: see `nonneg.NAMES`.
+
+  Returns:
+    (config, variables) of the new network.
+  """
+  params = dict(variables["params"])
+  projector = dict(params["projector"])
+  last = jax.tree.map(lambda x: np.asarray(x, np.float64), projector["linear2"])
+  projector["linear2"] = {
+    "kernel": jnp.asarray(last["kernel"] @ matrix, jnp.float32),
+    "bias": jnp.asarray(last["bias"] @ matrix + shift, jnp.float32),
+  }
+  params["projector"] = projector
+  changed = _changed(config, matrix.shape[1], map_name)
+  return changed, {"params": params, "batch_stats": variables["batch_stats"]}
+
+
+def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) -> Any:
+  """BatchNorm's running statistics from training images, without any training.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"}; not changed.
+    source: the data.
+    mesh: batches are split over its devices.
+
+  Returns:
+    {"params", "batch_stats"} after `CALIBRATION_BATCHES` forward passes in training
+    mode, enough that nothing is left of the statistics before.
+  """
+  model = config_lib.model(config)
+  view = config_lib.augmentation(config)
+  params = {k: v for k, v in variables["params"].items() if k != "probe"}
+
+  @jax.jit(out_shardings=sharding_lib.replicated(mesh))
+  def forward(params, batch_stats, images):
+    _, mutated = model.apply(
+      {"params": params, "batch_stats": batch_stats},
+      augment.eval_view(images, view),
+      train=True,
+      mutable=["batch_stats"],
+    )
+    return mutated["batch_stats"]
+
+  batch_stats = variables["batch_stats"]
+  batches = source.train_batches(
+    config.seed, 0, config.train.batch_size, jax.process_index(), jax.process_count()
+  )
+  for _ in range(CALIBRATION_BATCHES):
+    images = sharding_lib.to_global(mesh, next(batches)["image"])
+    # Waited for: many programs at once on simulated devices can lock each other.
+    batch_stats = jax.block_until_ready(forward(params, batch_stats, images))
+  batches.close()
+  return {"params": variables["params"], "batch_stats": batch_stats}
+
+
+def _activity(ncl: program.Run) -> float:
+  """Mean share of the training images that activate a live dimension of NCL."""
+  train = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
+  active = np.abs(train.layer("f", ncl.config.loss.map)) > ncl.config.eval.threshold
+  rates = active.mean(0)
+  return float(rates[rates > 0].mean()) if rates.any() else 1.0
+
+
+def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:
+  config = config.copy_and_resolve_references()
+  config.model.projector_out = width
+  config.loss.map = map_name
+  return config

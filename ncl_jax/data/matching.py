@@ -1,0 +1,90 @@
+"""Test images of another set, in the classes of ours: for shifts of distribution."""
+
+import dataclasses
+
+import numpy as np
+from absl import logging
+
+from ncl_jax.data.source import UNLABELLED, Images, Source, Split
+from ncl_jax.data.subset import take
+from ncl_jax.errors import InputError
+
+
+def matched(other: Source, class_names: tuple[str, ...]) -> Source:
+  """The test images of a set whose class is one of ours, labelled as ours.
+
+  Names are compared without regard to case, spaces, - and _. Of a set that came as one
+  part, all images count.
+
+  Args:
+    other: labelled data.
+    class_names: ours, in the order of our labels.
+
+  Returns:
+    A source whose splits "train" and "test" are these images.
+
+  Raises:
+    InputError: if no class, or no image, is left.
+  """
+  ours = {_plain(name): label for label, name in enumerate(class_names)}
+  number = np.array(
+    [*(ours.get(_plain(name), UNLABELLED) for name in other.class_names), UNLABELLED]
+  )
+  parts = []
+  for name in ("train", "test") if other.divided else ("test",):
+    split = other.split(name)
+    labels = number[split.labels].astype(np.int32)
+    rows = np.flatnonzero(labels >= 0)
+    if len(rows):
+      kept = take(split, rows)
+      parts.append(Split(kept.images, labels[rows]))
+  if not parts:
+    raise InputError(
+      f"no image of {other.name} is of a class of ours; its classes: "
+      f"{_some(other.class_names)}; ours: {_some(class_names)}"
+    )
+  labels = np.concatenate([part.labels for part in parts])
+  images = parts[0].images
+  if len(parts) > 1:
+    images = _Joined(parts[0].images, parts[1].images)
+  logging.info(
+    "%s: %d images of %d of our %d classes",
+    other.name,
+    len(labels),
+    len(np.unique(labels)),
+    len(class_names),
+  )
+  whole = Split(images, labels)
+  return Source(other.name, {"train": whole, "test": whole}, class_names)
+
+
+def _plain(name: str) -> str:
+  return name.lower().replace(" ", "").replace("-", "").replace("_", "")
+
+
+def _some(names: tuple[str, ...]) -> str:
+  return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Joined:
+  """The images of one part, then those of another."""
+
+  first: Images
+  second: Images
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self), *self.first.shape[1:])
+
+  def __len__(self) -> int:
+    return len(self.first) + len(self.second)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    images = np.empty((len(rows), *self.first.shape[1:]), np.uint8)
+    early = rows < len(self.first)
+    if early.any():
+      images[early] = self.first[rows[early]]
+    if not early.all():
+      images[~early] = self.second[rows[~early] - len(self.first)]
+    return images

@@ -1,0 +1,63 @@
+"""Finetuning: all of the backbone and a classifier on h, from a checkpoint."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import recipe as recipe_lib
+from ncl_jax import supervised
+from ncl_jax.data.source import Source
+from ncl_jax.evaluators import program
+
+EPOCHS = 30  # of the paper's recipe
+
+
+def evaluate(
+  config: ConfigDict,
+  variables: Any,
+  source: Source,
+  mesh: Mesh,
+  *,
+  recipe: recipe_lib.Recipe | None = None,
+  folder: pathlib.Path | None = None,
+) -> dict[str, Any]:
+  """Top-1 accuracy on the test split after the last epoch of finetuning.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"} to start from; never changed.
+    source: labelled data.
+    mesh: batches are split over its devices.
+    recipe: how; None for the paper's, by the backbone's stem.
+    folder: where checkpoints are kept, so that a stopped one goes on; None: nowhere.
+
+  Returns:
+    {"settings", "h": {"accuracy"}}, accuracy in [0, 1].
+
+  Raises:
+    InputError: if the data have no labels.
+  """
+  program.need_labels(source, "finetune")
+  recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=EPOCHS)
+  trained = supervised.train(
+    recipe, config, variables, source, mesh, frozen=False, folder=folder
+  )
+  test = program.extract(config, trained.variables, source, "test", mesh)
+  return {
+    "settings": program.describe(
+      config,
+      source,
+      split="test",
+      fitted_on="train, augmented by crop and flip",
+      recipe=recipe.settings(),
+      steps=trained.steps,
+      batch_size=trained.batch_size,
+      train_images=len(trained.labels),
+      train_classes=len(np.unique(trained.labels)),
+      images=len(test.labels),
+    ),
+    "h": {"accuracy": supervised.accuracy(trained.heads["h"], test.h, test.labels)},
+  }

@@ -1,0 +1,224 @@
+"""Controls: each is what its name says, and any program takes it as it takes a run."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from sklearn.decomposition import PCA
+
+from ncl_jax import beside, codes, controls, measures, paper, rotations, sharding
+from ncl_jax import config as config_lib
+from ncl_jax import step as step_lib
+from ncl_jax.evaluators import feature_stats, program
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
+
+
+@pytest.fixture(scope="module")
+def source():
+  return tiny.source(train=48, test=21)
+
+
+def opened(source, method, seed):
+  """A run of random weights, some of which the other has, too."""
+  config = tiny.config(method)
+  config.seed = seed
+  config = config_lib.resolve(config, source)
+  mesh = sharding.make_mesh()
+  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  return program.Run(config, variables, 0, source, mesh, path=None)
+
+
+@pytest.fixture(scope="module")
+def pair(source, two_blocks):
+  return opened(source, "cl", 1), opened(source, "ncl", 0)
+
+
+@pytest.fixture(scope="module")
+def found(pair):
+  return {control.key: control for control in controls.controls(*pair)}
+
+
+def features_of(control, source, split="test", batch_size=16):
+  config = control.config.copy_and_resolve_references()
+  config.eval.batch_size = batch_size
+  mesh = sharding.make_mesh()
+  return program.extract(config, control.variables, source, split, mesh)
+
+
+def test_all_that_the_protocol_asks_for_are_there(found):
+  assert set(found) == {
+    "untrained",
+    "untrained_calibrated",
+    "cl_map",
+    "cl_matched",
+    "cl_varimax",
+    "cl_varimax_map",
+    "cl_ica",
+    *(f"{x}_{kind}" for x in ("pixels", "h") for kind in ("pca", "nmf", "kmeans")),
+  }
+
+
+def test_what_follows_cl_changes_its_last_layer_alone(found, pair, source):
+  cl, ncl = pair
+  own = program.extract(cl.config, cl.variables, source, "test", cl.mesh)
+  train = program.extract(cl.config, cl.variables, source, "train", cl.mesh)
+  plain = own.layer("f", "identity")
+  for key in ("cl_map", "cl_matched", "cl_varimax", "cl_varimax_map", "cl_ica"):
+    np.testing.assert_allclose(features_of(found[key], source).h, own.h, atol=1e-5)
+  z = features_of(found["cl_map"], source).z
+  np.testing.assert_allclose(z, own.z, atol=1e-5)
+  assert found["cl_map"].config.loss.map == "rep_relu"
+  # A rotation leaves all angles between images as they are.
+  turned = features_of(found["cl_varimax"], source).layer("f", "identity")
+  np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, atol=1e-4)
+  # As many images of a dimension are active as of a live one of NCL.
+  f = program.extract(ncl.config, ncl.variables, source, "train", ncl.mesh)
+  rates = (np.abs(f.layer("f", "rep_relu")) > 1e-5).mean(0)
+  matched = features_of(found["cl_matched"], source, "train").layer("f", "relu")
+  seen = (matched > 0).mean(0)
+  np.testing.assert_allclose(seen, rates[rates > 0].mean(), atol=1.5 / 48)
+  components = features_of(found["cl_ica"], source, "train").z
+  np.testing.assert_allclose(components.mean(0), 0, atol=1e-2)
+  covariance = np.cov(components.T, bias=True)
+  np.testing.assert_allclose(covariance, np.eye(len(covariance)), atol=0.05)
+  assert train.z.shape[1] >= components.shape[1]
+
+
+def test_codes_are_fitted_on_training_images_and_applied_to_others(found, source):
+  images = {s: source.split(s).images.reshape(-1, 64) / 255 for s in ("train", "test")}
+  seen = features_of(found["pixels_pca"], source)
+  np.testing.assert_allclose(seen.h, images["test"], atol=1e-6)
+  pca = PCA(8, svd_solver="full").fit(images["train"])
+  expected = np.abs(pca.transform(images["test"]))
+  np.testing.assert_allclose(np.abs(seen.z)[:, :3], expected[:, :3], atol=1e-2)
+  parts = features_of(found["pixels_nmf"], source).layer("f", "identity")
+  assert parts.min() >= 0 and parts.shape == (21, 8)
+  near = features_of(found["h_kmeans"], source).z
+  assert near.min() == 0 and 0.2 < np.mean(near == 0) < 0.8
+
+
+@pytest.mark.parametrize("batch", [1, 7, 21])
+@pytest.mark.parametrize("key", ["pixels_kmeans", "h_nmf"])
+def test_each_image_once_whatever_the_batch(found, source, key, batch):
+  expected = features_of(found[key], source)
+  seen = features_of(found[key], source, batch_size=batch)
+  np.testing.assert_array_equal(seen.ids, np.arange(21))
+  np.testing.assert_array_equal(seen.labels, source.split("test").labels)
+  np.testing.assert_allclose(seen.z, expected.z, atol=1e-3)
+
+
+def test_large_pixels_are_means_of_blocks():
+  wide = tiny.source(train=4, test=3)
+  images, labels = tiny.images(0, 3, size=72, channels=3)
+  split = dataclasses.replace(wide.split("test"), images=images, labels=labels)
+  wide = dataclasses.replace(wide, splits={"train": split, "test": split})
+  config = tiny.config()
+  config.augment.eval_crop = 64 / 72
+  seen = codes.pixels(config, wide, "test", sharding.make_mesh())
+  cut = images[:, 4:68, 4:68] / 255
+  expected = cut.reshape(3, 32, 2, 32, 2, 3).mean((2, 4)).reshape(3, -1)
+  np.testing.assert_allclose(seen.h, expected, atol=1e-6)
+
+
+def test_calibrated_statistics_are_those_of_the_images(found, pair, source):
+  _, ncl = pair
+  stats = found["untrained_calibrated"].variables["batch_stats"]["backbone"]["bn1"]
+  kernel = ncl.variables["params"]["backbone"]["conv1"]["kernel"]
+  mean = np.array(ncl.config.augment.mean)
+  std = np.array(ncl.config.augment.std)
+  x = (source.split("train").images / 255 - mean) / std
+  y = jax.lax.conv_general_dilated(
+    x.astype(np.float32),
+    kernel,
+    (1, 1),
+    ((2, 2), (2, 2)),
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+  np.testing.assert_allclose(stats["mean"], np.mean(y, (0, 1, 2)), atol=0.02)
+  np.testing.assert_allclose(stats["var"], np.var(y, (0, 1, 2)), rtol=0.05)
+  before = ncl.variables["batch_stats"]["backbone"]["bn1"]["mean"]
+  np.testing.assert_array_equal(before, 0)
+
+
+def random_rotation(d, seed):
+  q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
+  return q * np.sign(np.diag(r))
+
+
+def test_varimax_finds_sparse_axes_again():
+  rng = np.random.default_rng(0)
+  sparse = rng.exponential(size=(600, 5)) * (rng.random((600, 5)) < 0.2)
+  q = random_rotation(5, seed=1)
+  rotation = rotations.varimax(sparse @ q)
+  np.testing.assert_allclose(rotation.T @ rotation, np.eye(5), atol=1e-10)
+  rotation = rotations.orient(sparse @ q @ rotation, rotation)
+  # A permutation, with the long tails upwards.
+  product = q @ rotation
+  np.testing.assert_allclose(np.sort(product, 0)[-1], 1, atol=0.05)
+  assert sorted(product.argmax(0)) == [0, 1, 2, 3, 4]
+
+  def criterion(f):
+    return np.sum(np.var(f**2, axis=0))
+
+  best = criterion(sparse @ q @ rotation)
+  for seed in range(2, 6):
+    assert criterion(sparse @ random_rotation(5, seed)) < best
+
+
+@pytest.mark.slow
+def test_any_program_takes_any_control(found, source):
+  for key in ("cl_ica", "pixels_nmf"):
+    control = found[key]
+    result = feature_stats.evaluate(
+      control.config, control.variables, source, sharding.make_mesh()
+    )
+    f = features_of(control, source).layer("f", control.config.loss.map)
+    assert result["f"]["sparsity"] == pytest.approx(np.mean(np.abs(f) < 1e-5))
+    assert result["f"]["dimensions"] == f.shape[1]
+
+
+def test_the_table_has_a_line_an_arm_and_a_column_a_metric(source):
+  def result(accuracy):
+    return {"knn": {"h": {"accuracy": accuracy}, "f": {"accuracy": 0.5}}}
+
+  results = {"cl": [result(0.25), result(0.75)], "pixels_pca": [result(1.0)] * 2}
+  labels = {"cl": "CL", "pixels_pca": "pixels: PCA"}
+  text = beside.controls_table(tiny.config(), source, results, labels)
+  lines = [line.split() for line in text.splitlines()]
+  assert lines[0] == ["knn", "h", "knn", "f"]
+  assert lines[1] == ["CL", "50.0", "50.0"]
+  assert lines[2] == ["pixels:", "PCA", "100.0", "50.0"]
+  assert "2 seed(s)" in text
+
+
+def test_every_row_has_a_place_and_every_place_a_row(source):
+  keys = [metric.key for metric in measures.metrics(tiny.config(), source)]
+  assert set(keys) == set(measures.PLACES) and len(keys) == len(set(keys))
+  assert set(beside.COLUMNS) <= set(keys)
+  assert math.isnan(measures.value({}, "knn_h"))
+  assert math.isnan(measures.value({"knn": {"h": {"accuracy": None}}}, "knn_h"))
+
+
+def test_the_papers_numbers_stand_beside_its_data_and_network_alone():
+  config = config_lib.defaults()
+  config.data.source = "tfds:cifar10"
+  assert paper.expected(config)["ncl"]["probe_sgd_h"] == 0.878
+  for numbers in paper.EXPECTED.values():
+    for arm in numbers.values():
+      assert set(arm) <= set(measures.PLACES)
+  config.expected = {"ncl": {"knn_h": 0.5}, "mine": {"knn_h": 0.4}}
+  both = paper.expected(config)
+  assert both["ncl"]["knn_h"] == 0.5 and both["ncl"]["finetune_h"] == 0.926
+  assert both["mine"] == {"knn_h": 0.4} and both["cl"]["probe_sgd_h"] == 0.876
+  config.expected = {}
+  small = config.copy_and_resolve_references()
+  small.model.width = 32
+  part = config.copy_and_resolve_references()
+  part.data.train_examples = 5000
+  other = config.copy_and_resolve_references()
+  other.data.source = "digits"
+  assert [paper.expected(c) for c in (small, part, other)] == [{}, {}, {}]
