@@ -34,6 +34,7 @@ LEVELS = {
   "cli": 3,
   "features": 3,
   "feed": 3,
+  "objective": 4,
   "step": 4,
   "train": 5,
   "evaluators": 6,
