@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, models, nonneg
+from ncl_jax import augment, checks, losses, models, nonneg, optimizers
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -22,6 +22,7 @@ METHODS = ("cl", "ncl")
 CHOICES = {
   "method": METHODS,
   "loss.map": sorted(nonneg.NAMES),
+  "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50"),
   "model.stem": models.STEMS,
   "model.batch_norm": ("per_view", "joint"),
@@ -87,6 +88,8 @@ def defaults() -> ConfigDict:
   config.loss = ConfigDict()
   config.loss.map = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
+  config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
+  config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lars"
@@ -196,6 +199,13 @@ def validate(config: ConfigDict) -> None:
   ):
     if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):
       raise InputError(f"{key} is {_get(config, key)}: it must not be negative")
+  if config.loss.learn_temperature:
+    lowest = 1 / optimizers.LARGEST_SCALE
+    if config.loss.temperature < lowest:
+      raise InputError(
+        f"loss.temperature is {config.loss.temperature}: where it is learnt it must be "
+        f"at least {lowest}"
+      )
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
   if not 0 < config.eval.activity <= 1:

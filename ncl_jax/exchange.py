@@ -11,7 +11,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, checks, interop
+from ncl_jax import checkpoint, checks, interop, objective
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
@@ -67,6 +67,7 @@ def import_torch(
     variables["params"]["probe"] = jax.tree.map(
       lambda s: np.zeros(s.shape, s.dtype), shapes["params"]["probe"]
     )
+  variables["params"] |= objective.init(config)
   variables = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), shapes, variables)
   variables = jax.device_put(variables, sharding_lib.replicated(mesh))
   last = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
@@ -114,6 +115,8 @@ def export_variables(
   _check_out(out, ".safetensors")
   run = program.open_run(workdir, step, source)
   variables = jax.device_get(run.variables)
+  if names == "torch":
+    variables["params"].pop("loss", None)  # the released code knows no such parameter
   arrays = (
     interop.to_torch(variables)
     if names == "torch"

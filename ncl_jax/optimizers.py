@@ -1,5 +1,6 @@
 """Optimisers and the learning-rate schedule, as optax transformations."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -237,21 +238,56 @@ def adamw(
   return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decay_mask)
 
 
+LARGEST_SCALE = 100.0  # of 1/T; as in CLIP
+SCALE_RATE = 1e-3
+
+
+def log_scale(
+  schedule: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformation:
+  """Adam for the logarithm of 1/T, which it keeps at `log(LARGEST_SCALE)` or below.
+
+  Without a bound a contrastive loss is lowered by ever colder temperatures. No weight
+  decay; the step is at most about `SCALE_RATE` in the logarithm, whatever the loss.
+
+  Args:
+    schedule: from the step to a share of `SCALE_RATE`.
+
+  Returns:
+    An optax transformation; its `update` needs the parameters.
+
+  Source: the cap of Radford et al. 2021 (arXiv:2103.00020), Section 2.5.
+  """
+  adam = optax.adam(lambda step: SCALE_RATE * schedule(step))
+  highest = math.log(LARGEST_SCALE)
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple:
+    updates, state = adam.update(updates, state)
+    capped = jax.tree.map(lambda u, p: jnp.minimum(p + u, highest) - p, updates, params)
+    return capped, state
+
+  return optax.GradientTransformation(adam.init, update)
+
+
 def partition(
-  encoder: optax.GradientTransformation, probe: optax.GradientTransformation
+  encoder: optax.GradientTransformation,
+  probe: optax.GradientTransformation,
+  loss: optax.GradientTransformation | None = None,
 ) -> optax.GradientTransformation:
   """One transformation for `params["probe"]`, another for all other sub-trees.
 
   Args:
     encoder: for the backbone, the projector and whatever else is trained with them.
     probe: for the online linear probe.
+    loss: for `params["loss"]`, a learnt temperature; None if there is none.
 
   Returns:
     An optax transformation of the whole tree of parameters, a dict.
   """
+  own = {"probe": probe} | ({"loss": loss} if loss else {})
   return optax.partition(
-    {"encoder": encoder, "probe": probe},
-    lambda params: {n: "probe" if n == "probe" else "encoder" for n in params},
+    {"encoder": encoder, **own},
+    lambda params: {n: n if n in own else "encoder" for n in params},
   )
 
 

@@ -22,6 +22,7 @@ from ncl_jax import (
   losses,
   metrics,
   nonneg,
+  objective,
   optimizers,
 )
 from ncl_jax import config as config_lib
@@ -37,8 +38,9 @@ class TrainState:
 
   Attributes:
     step: int32, updates done. Randomness is `fold_in(key(seed), step)`: never stored.
-    params: {"backbone", "projector", "probe"}; the probe is the online linear
-      classifier on detached `h`, absent without labels.
+    params: {"backbone", "projector", "probe", "loss"}; the probe is the online linear
+      classifier on detached `h`, absent without labels; the last is the temperature,
+      where it is learnt.
     batch_stats: BatchNorm's running statistics.
     opt_state: of the optimiser.
     epoch: what the features of this epoch have shown so far, see `collapse`.
@@ -103,7 +105,12 @@ def make_optimizer(
   learning_rate = schedule(settings.learning_rate)
   probe = make(schedule(settings.probe_learning_rate), 0.0)
   encoder = make(learning_rate, settings.weight_decay)
-  return optimizers.partition(encoder, probe), learning_rate
+  loss = None
+  if config.loss.learn_temperature:
+    loss = optimizers.log_scale(
+      lambda step: learning_rate(step) / (settings.learning_rate * scale)
+    )
+  return optimizers.partition(encoder, probe, loss), learning_rate
 
 
 def init_variables(config: ConfigDict, source: Source) -> Any:
@@ -122,7 +129,7 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   variables = model.init(
     jax.random.key(config.seed), jnp.zeros((2, size, size, channels)), train=False
   )
-  params = dict(variables["params"])
+  params = dict(variables["params"]) | objective.init(config)
   if source.num_classes:
     params["probe"] = {
       "kernel": jnp.zeros((model.backbone.num_features, source.num_classes)),
@@ -174,6 +181,7 @@ def make_update(
   optimizer: optax.GradientTransformation,
   learning_rate: optax.Schedule,
   make_views: Callable[[Any], jax.Array] = lambda views: views,
+  mesh: Mesh | None = None,
 ):
   """One update from given views: loss, gradients, optimiser, statistics.
 
@@ -187,6 +195,7 @@ def make_update(
     optimizer: from `make_optimizer`.
     learning_rate: from `make_optimizer`, for the log.
     make_views: from what `update` gets for views, or a chunk of it, to the views.
+    mesh: that the batch is split over; None for one device.
 
   Returns:
     `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
@@ -195,7 +204,8 @@ def make_update(
     arrays.
   """
   model = config_lib.model(config)
-  map_name, temperature = config.loss.map, config.loss.temperature
+  map_name = config.loss.map
+  nt_xent = objective.nt_xent(mesh, config.loss.precision)
   bn_views = VIEWS if config.model.batch_norm == "per_view" else 1
 
   def forward(params, batch_stats, views):
@@ -217,8 +227,11 @@ def make_update(
   def loss_fn(params, batch_stats, views, labels):
     (h, z), batch_stats = forward(params, batch_stats, views)
     z = nonneg.apply_map(z, map_name).reshape(-1, VIEWS, z.shape[-1])
-    loss = losses.nt_xent(z, temperature=temperature).mean()
+    temperature = objective.temperature(config, params)
+    loss = nt_xent(z, temperature).mean()
     values = {"loss": loss}
+    if config.loss.learn_temperature:
+      values["temperature"] = temperature
     if num_classes:
       logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
       row_labels = jnp.repeat(labels, VIEWS)
@@ -273,7 +286,7 @@ def make_step(
   """
   whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
   return jax.jit(
-    _make_step(config, source, optimizer, learning_rate),
+    _make_step(config, source, mesh, optimizer, learning_rate),
     in_shardings=(whole, split),
     out_shardings=(whole, whole, split),
     donate_argnums=0,
@@ -309,7 +322,7 @@ def make_steps(
     them; metrics are those of each step, [per_call], z [N, V, D] and labels [N] those
     of the last. The state is replicated and donated.
   """
-  one = _make_step(config, source, optimizer, learning_rate)
+  one = _make_step(config, source, mesh, optimizer, learning_rate)
   size = config.train.batch_size
   per_epoch = source.steps_per_epoch(size)
   log_every = config.train.log_every_steps
@@ -376,6 +389,7 @@ def steps_in_call(step: Any, per_call: int, per_epoch: int, log_every: int) -> A
 def _make_step(
   config: ConfigDict,
   source: Source,
+  mesh: Mesh,
   optimizer: optax.GradientTransformation,
   learning_rate: optax.Schedule,
 ):
@@ -387,7 +401,9 @@ def _make_step(
   def make_views(batch):
     return augment.make_views(batch["draws"], batch["image"], views_config)
 
-  update = make_update(config, source.num_classes, optimizer, learning_rate, make_views)
+  update = make_update(
+    config, source.num_classes, optimizer, learning_rate, make_views, mesh
+  )
 
   def step(state, batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)

@@ -38,6 +38,7 @@ LEVELS = {
   "cli": 3,
   "features": 3,
   "feed": 3,
+  "objective": 4,
   "step": 4,
   "train": 5,
   "supervised": 5,

@@ -1,0 +1,87 @@
+"""NT-Xent: the contrastive loss of CL and NCL."""
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.losses import sharded, tiles, triangle
+from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
+
+
+def nt_xent(
+  z: jax.typing.ArrayLike,
+  *,
+  temperature: jax.typing.ArrayLike,
+  block_size: int | None = None,
+  axis_name: str | None = None,
+  ring: bool = False,
+  precision: str = "highest",
+) -> jax.Array:
+  """NT-Xent, the contrastive loss of SimCLR: InfoNCE with in-batch negatives.
+
+  With rows `f = z / |z|` and `s_ij = f_i . f_j / temperature`, row i whose other view
+  is p costs `-log(exp(s_ip) / sum_{j != i} exp(s_ij))`: one positive, 2N - 2 negatives.
+  Non-negative contrastive learning is the same loss of `nonneg.apply_map(z, name)`.
+
+  An all-zero row has similarity 0 with every other and gradient 0. One example alone
+  has no negatives: loss 0. Under `jax.jit` with the N axis sharded, negatives come from
+  the whole batch, for one gather of the embeddings.
+
+  Args:
+    z: [N, 2, D] features of the two views of N examples, not normalised.
+    temperature: above 0; the recipes use 0.2. May be a traced value.
+    block_size: rows of a tile; the 2N x 2N similarities are then never held at once,
+      neither forward nor backward, and memory is linear in N. None: all at once. Arrays
+      that are split over devices need `axis_name`, too: else each tile is gathered.
+    axis_name: inside `jax.shard_map`, the axis over which the examples are split; z is
+      this device's part, negatives come from all. Always in tiles; without a block
+      size, of this device's rows.
+    ring: with `axis_name`, pass the embeddings from device to device, forward and once
+      more backward, instead of gathering them: for batches that no device can hold.
+    precision: of the matrix products: "highest", or "bfloat16".
+
+  Returns:
+    [N, 2] the loss of each view in nats, float32 (float64 if `z` is); the batch's loss
+    is its mean.
+
+  Raises:
+    InputError: another shape or precision, a temperature that is not a finite number
+      above 0, a block size that is not even, or a ring without an axis.
+
+  Source: Chen et al. 2020 (arXiv:2002.05709), Eq. 1; the loss of Wang et al. 2024
+  (arXiv:2403.12459).
+
+  >>> z = jnp.array([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
+  >>> print(nt_xent(z, temperature=0.5).round(2))
+  [[0.24 0.24]
+   [0.24 0.24]]
+  """
+  checks.choice("precision", precision, PRECISIONS)
+  if ring and axis_name is None:
+    raise InputError("ring = True: it needs axis_name, the devices to go round")
+  if block_size is None and axis_name is None:
+    s = all_pairs(z, temperature, precision)
+    i = jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+    j = jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+    positive = jnp.sum(jnp.where(j == i ^ 1, s, 0), axis=1)
+    return (jax.nn.logsumexp(s, axis=1) - positive).reshape(-1, 2)
+
+  check_views(z)
+  checks.positive("temperature", temperature)
+  z = jnp.asarray(z).reshape(-1, jnp.shape(z)[2])
+  if block_size is not None:
+    checks.whole("block_size", block_size, 2)
+    if block_size % 2:
+      raise InputError(f"block_size is {block_size}: it must be even, views are pairs")
+  kind = tiles.Kind(
+    block=min(block_size or len(z), len(z)),
+    bounded=tiles.is_bounded(temperature),
+    precision=precision,
+  )
+  temperature = jnp.asarray(temperature, jnp.result_type(float))
+  if axis_name is None:
+    return triangle.row_losses(z, temperature, kind).reshape(-1, 2)
+  # One for each device, so that its gradient is summed over them.
+  temperature += jnp.zeros_like(z, temperature.dtype, shape=())
+  return sharded.row_losses(z, temperature, kind, axis_name, ring).reshape(-1, 2)

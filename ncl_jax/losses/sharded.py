@@ -1,0 +1,152 @@
+"""NT-Xent over devices, inside `jax.shard_map`: own rows against the columns of all.
+
+Gathered: the embeddings are gathered once and kept; backward, each device fetches the
+other rows' log-sums and cotangents, 2 B numbers, and has all that the gradient of its
+own rows needs. Embeddings plus 2 B numbers, where autodiff gathers and scatters back.
+
+Ring: blocks of rows go from device to device, in a loop (unrolled, XLA would merge the
+passages of the forward and the backward pass and keep every block). Memory is that of
+three parts of the batch; the embeddings travel once forward and once backward.
+
+See `tiles` for the formulas. Each device computes full rows, as the mirror image of a
+tile would belong to another.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.losses import tiles
+from ncl_jax.losses.similarities import product
+from ncl_jax.numerics import at_least_float32
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def row_losses(
+  z: jax.Array, temperature: jax.Array, kind: tiles.Kind, axis_name: str, ring: bool
+) -> jax.Array:
+  """The loss of this device's rows, negatives from all devices.
+
+  Args:
+    z: [n, D] this device's rows, 2i and 2i + 1 the views of an example.
+    temperature: [] above 0, the same on all.
+    kind: settings.
+    axis_name: of the devices.
+    ring: pass the rows round instead of gathering them.
+
+  Returns:
+    [n] float32 (float64 if `z` is).
+  """
+  return _forward(z, temperature, kind, axis_name, ring)[0]
+
+
+def _forward(z, temperature, kind, axis_name, ring):
+  scale = tiles.scale_of(z, temperature)
+  rows = _own(z, kind, axis_name)
+
+  def sweep(sums, columns):
+    def row(i, sums):
+      f = rows.features(i)
+
+      def tile(j, sums):
+        f_j = columns.features(j)
+        s = tiles.similarities(rows, i, columns, j, f, f_j, scale, kind)
+        if kind.bounded:
+          terms = jnp.sum(jnp.exp(s - scale), axis=1)
+          return tiles.add_terms(rows, sums, i, terms)
+        return tiles.add(rows, sums, i, s)
+
+      return jax.lax.fori_loop(0, columns.count, tile, sums)
+
+    return jax.lax.fori_loop(0, rows.count, row, sums)
+
+  sums = tiles.no_sums(z, scale, kind)
+  if ring:
+    everything = None
+
+    def visit(sums, first, visiting):
+      return sweep(sums, tiles.Blocks(visiting[0], kind.block, first))
+
+    sums = _round(visit, sums, (z,), axis_name)
+  else:
+    everything = jax.lax.all_gather(z, axis_name, tiled=True)
+    sums = sweep(sums, tiles.Blocks(everything, kind.block))
+  log_sums = sums.log()
+  loss = log_sums - tiles.positives(rows, scale)
+  return loss, (z, everything, temperature, log_sums)
+
+
+def _backward(kind, axis_name, ring, residuals, c):
+  z, everything, temperature, log_sums = residuals
+  scale = tiles.scale_of(z, temperature)
+  rows = _own(z, kind, axis_name)
+  c = at_least_float32(c)
+
+  def sweep(g, columns, column_c, column_log_sums):
+    def row(i, g):
+      f = rows.features(i)
+      by_row = rows.take(c, i), rows.take(log_sums, i)
+
+      def tile(j, g_i):
+        f_j = columns.features(j)
+        s = tiles.similarities(rows, i, columns, j, f, f_j, scale, kind)
+        by_column = columns.take(column_c, j), columns.take(column_log_sums, j)
+        w = tiles.weights(s, by_row, by_column, scale, kind)
+        return g_i + product(w, f_j, kind.precision)
+
+      g_i = jax.lax.fori_loop(0, columns.count, tile, jnp.zeros_like(f))
+      return rows.put(g, i, rows.take(g, i) + g_i)
+
+    return jax.lax.fori_loop(0, rows.count, row, g)
+
+  g = jnp.zeros_like(z, scale.dtype)
+  if ring:
+
+    def visit(g, first, visiting):
+      z, c, log_sums = visiting
+      return sweep(g, tiles.Blocks(z, kind.block, first), c, log_sums)
+
+    g = _round(visit, g, (z, c, log_sums), axis_name)
+  else:
+    both = jax.lax.all_gather(jnp.stack([c, log_sums]), axis_name, axis=1, tiled=True)
+    g = sweep(g, tiles.Blocks(everything, kind.block), both[0], both[1])
+  dz, dt = tiles.finish(rows, g, c, scale)
+  return dz.astype(z.dtype), dt.astype(temperature.dtype)
+
+
+row_losses.defvjp(_forward, _backward)
+
+
+def _own(z: jax.Array, kind: tiles.Kind, axis_name: str) -> tiles.Blocks:
+  return tiles.Blocks(z, kind.block, jax.lax.axis_index(axis_name) * len(z))
+
+
+def _round(visit, result, own, axis_name):
+  """Lets every device see the rows of every other, its own first.
+
+  Args:
+    visit: `visit(result, first, visiting) -> result`; first is the number of the
+      visiting rows' first.
+    result: to begin with.
+    own: what goes round, a tuple of arrays [n, ...].
+    axis_name: of the devices.
+
+  Returns:
+    The result after all visits.
+  """
+  devices, here = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
+  n = len(own[0])
+  ahead = [(i, (i + 1) % devices) for i in range(devices)]
+
+  def first(hop):
+    return (here - hop) % devices * n
+
+  def body(hop, carry):
+    result, visiting = carry
+    # Needed only in the next turn: the passage hides behind this one's arithmetic.
+    following = jax.lax.ppermute(visiting, axis_name, ahead)
+    return visit(result, first(hop), visiting), following
+
+  result, visiting = jax.lax.fori_loop(0, devices - 1, body, (result, own))
+  return visit(result, first(devices - 1), visiting)

@@ -1,0 +1,110 @@
+"""The spectral contrastive loss, which factorises the matrix of positive pairs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.losses.similarities import PRECISIONS, check_views, product
+from ncl_jax.numerics import at_least_float32
+
+
+def spectral(
+  z: jax.typing.ArrayLike,
+  weights: jax.typing.ArrayLike | None = None,
+  *,
+  precision: str = "highest",
+) -> jax.Array:
+  """Spectral contrastive loss: pull pairs together, push all others to be orthogonal.
+
+  With f_n, f'_n the two views of example n, as they are given,
+  `-2 mean_n f_n . f'_n + mean_{i != j} (f_i . f'_j)^2`, negatives the N (N - 1) pairs
+  across views. Of features after a non-negative map it is the form in which NCL equals
+  non-negative matrix factorisation.
+
+  If z lists a whole space of pairs with the probability of each, the expectations are
+  exact: `-2 sum_n w_n f_n . f'_n + sum_ij w_i w_j (f_i . f'_j)^2`, i = j included, as
+  the members of a negative pair are drawn independently. For pairs listed both ways
+  round this is `||A - F F^T||^2 - ||A||^2`, with `A = C^-1/2 P C^-1/2`, P(x, x') the
+  probabilities of pairs, C the diagonal matrix of P(x), `F_x = sqrt(P(x)) f(x)`.
+
+  The cost is linear in N: `sum_ij (f_i . f'_j)^2` is the inner product of the two
+  views' second moments, which under `jax.jit` with the N axis sharded are all that
+  moves between devices.
+
+  Args:
+    z: [N, 2, D] features of the two views of N examples; not normalised here.
+    weights: [N] at least 0, proportional to the pairs' probabilities; constants to the
+      gradient. None: z is a sample.
+    precision: of the matrix products: "highest", or "bfloat16".
+
+  Returns:
+    [] float32 (float64 if `z` is). A sample of one has no negatives.
+
+  Raises:
+    InputError: other shapes or precision.
+
+  Source: HaoChen et al. 2021 (arXiv:2106.04156), Eq. 6; Wang et al. 2024
+  (arXiv:2403.12459).
+
+  >>> z = jnp.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]]])
+  >>> print(spectral(z))
+  -1.5
+  """
+  check_views(z)
+  checks.choice("precision", precision, PRECISIONS)
+  f = at_least_float32(z)
+  n = f.shape[0]
+  if weights is None:
+    positive = jnp.sum(f[:, 0] * f[:, 1], axis=1)
+    pull = jnp.mean(positive)
+    if n == 1:
+      return -2 * pull
+    push = _sum_of_squares(f, precision) - jnp.sum(positive**2)
+    push /= float(n * (n - 1))
+  else:
+    if jnp.shape(weights) != (n,):
+      raise InputError(
+        f"weights have shape {list(jnp.shape(weights))}: they must be [N], one for "
+        f"each pair of z {list(jnp.shape(z))}"
+      )
+    w = jax.lax.stop_gradient(jnp.asarray(weights, f.dtype))
+    f *= jnp.sqrt(w / jnp.sum(w))[:, None, None]
+    pull = jnp.sum(f[:, 0] * f[:, 1])
+    push = _sum_of_squares(f, precision)
+  return push - 2 * pull
+
+
+def _sum_of_squares(f: jax.Array, precision: str) -> jax.Array:
+  """`sum_ij (f_i0 . f_j1)^2` by the smaller of the two matrices that give it."""
+  n, _, d = f.shape
+  if n < d:
+    return jnp.sum(product(f[:, 0], f[:, 1].T, precision) ** 2)
+  return _by_moments(f, precision)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _by_moments(f: jax.Array, precision: str) -> jax.Array:
+  """The same as the inner product of `sum_i f_i0 f_i0^T` and `sum_j f_j1 f_j1^T`.
+
+  The derivative by f_i0 is `2 f_i0 M_1`, and likewise: the moments are kept, and no
+  device needs the rows of another.
+  """
+  return _forward(f, precision)[0]
+
+
+def _forward(f, precision):
+  views = f.swapaxes(0, 1)
+  moments = product(views.swapaxes(1, 2), views, precision)
+  return jnp.sum(moments[0] * moments[1]), (f, moments)
+
+
+def _backward(precision, residuals, c):
+  f, moments = residuals
+  df = product(f.swapaxes(0, 1), moments[::-1], precision)
+  return (2 * c * df.swapaxes(0, 1),)
+
+
+_by_moments.defvjp(_forward, _backward)

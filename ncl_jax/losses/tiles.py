@@ -1,0 +1,211 @@
+"""What the tiled forms of NT-Xent share: blocks of rows and tiles of similarities.
+
+With `e_ij = exp(s_ij)` and `R_i = sum_{j != i} e_ij` the loss of row i is
+`log R_i - s_ip`, and for cotangents c of the rows
+
+  dL/df_i = 1/T [sum_{j != i} e_ij (c_i / R_i + c_j / R_j) f_j - (c_i + c_p) f_p].
+
+So z and B numbers are all that the backward pass needs; it makes the tiles again. As p
+is the one positive of i, and i that of p, `dL/dT = -1/(2 T) sum_i f_i . dL/df_i` comes
+for nothing.
+
+Sources: the loss of Chen et al. 2020 (arXiv:2002.05709), Eq. 1; tiles that are made
+again as in Dao et al. 2022 (arXiv:2205.14135) and Cheng et al. 2024 (arXiv:2410.17243).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.losses.similarities import product
+from ncl_jax.numerics import at_least_float32, l2_normalize
+
+# Similarities lie within 1/T. Shifted down by 1/T the smallest term is exp(-2/T), which
+# float32 still holds up to here; then no maximum has to be followed.
+_LARGEST_RANGE = 85.0
+
+
+class Kind(NamedTuple):
+  """What is fixed when the loss is compiled.
+
+  Attributes:
+    block: rows of a tile; even.
+    bounded: whether the constant shift 1/T will do; if not, maxima are followed.
+    precision: of the products.
+  """
+
+  block: int
+  bounded: bool
+  precision: str
+
+
+def is_bounded(temperature: Any) -> bool:
+  """Whether the constant shift 1/T will do: T known now, and not too low."""
+  known = not isinstance(temperature, jax.core.Tracer)
+  return known and 2 / float(temperature) <= _LARGEST_RANGE
+
+
+class Blocks:
+  """Rows of z in blocks, the last of which begins early rather than be shorter.
+
+  Attributes:
+    z: [n, D].
+    block: rows of a block.
+    first: number of the first row in the whole batch.
+    count: number of blocks.
+  """
+
+  def __init__(self, z: jax.Array, block: int, first: Any = 0):
+    self.z, self.block, self.first = z, min(block, len(z)), first
+    self.count = -(-len(z) // self.block)
+
+  def start(self, i) -> Any:
+    """First row of block i."""
+    return jnp.minimum(i * self.block, len(self.z) - self.block)
+
+  def take(self, x: jax.Array, i) -> jax.Array:
+    """The entries of block i of an array [n, ...]."""
+    return jax.lax.dynamic_slice_in_dim(x, self.start(i), self.block)
+
+  def put(self, x: jax.Array, i, value: jax.Array) -> jax.Array:
+    """The array with other entries in block i."""
+    return jax.lax.dynamic_update_slice_in_dim(x, value, self.start(i), 0)
+
+  def features(self, i) -> jax.Array:
+    """The normalised rows of block i, [block, D]."""
+    return l2_normalize(self.take(self.z, i))
+
+  def is_new(self, i) -> jax.Array:
+    """Rows of block i that are in no block before it, [block]."""
+    return self.start(i) + jnp.arange(self.block) >= i * self.block
+
+  def numbers(self, i) -> jax.Array:
+    """Of the rows of block i in the whole batch, [block]."""
+    return self.first + self.start(i) + jnp.arange(self.block)
+
+
+class Sums(NamedTuple):
+  """For each row the sum of exp(s - shift), and the shift, [n] each."""
+
+  shift: jax.Array
+  total: jax.Array
+
+  def log(self) -> jax.Array:
+    """Of the sums without shift."""
+    return self.shift + jnp.log(self.total)
+
+
+def no_sums(z: jax.Array, scale: jax.Array, kind: Kind) -> Sums:
+  """Before any tile."""
+  zero = jnp.zeros_like(z[:, 0], scale.dtype)
+  return Sums(zero + (scale if kind.bounded else -jnp.inf), zero)
+
+
+def scale_of(z: jax.Array, temperature: jax.Array) -> jax.Array:
+  """1/T in the type of the loss, []."""
+  return (1 / temperature).astype(at_least_float32(z[:0]).dtype).reshape(())
+
+
+def similarities(
+  rows: Blocks,
+  i,
+  columns: Blocks,
+  j,
+  f_i: jax.Array,
+  f_j: jax.Array,
+  scale: jax.Array,
+  kind: Kind,
+) -> jax.Array:
+  """Tile (i, j) of s; -inf where a row meets itself or a pair has been seen."""
+  s = product(f_i, f_j.T, kind.precision) * scale
+  new = rows.is_new(i)[:, None] & columns.is_new(j)[None]
+  itself = rows.numbers(i)[:, None] == columns.numbers(j)[None]
+  return jnp.where(new & ~itself, s, -jnp.inf)
+
+
+def add(blocks: Blocks, sums: Sums, i, s: jax.Array) -> Sums:
+  """Takes a tile's columns into the sums of its rows, block i; maxima are followed."""
+  shift, total = blocks.take(sums.shift, i), blocks.take(sums.total, i)
+  higher = jnp.maximum(shift, jnp.max(s, axis=1))
+  finite = jnp.where(jnp.isfinite(higher), higher, 0)
+  total *= jnp.exp(shift - finite)
+  total += jnp.sum(jnp.exp(s - finite[:, None]), axis=1)
+  return Sums(blocks.put(sums.shift, i, higher), blocks.put(sums.total, i, total))
+
+
+def add_terms(blocks: Blocks, sums: Sums, i, terms: jax.Array) -> Sums:
+  """Adds to the sums of block i where the shift is constant."""
+  total = blocks.take(sums.total, i) + terms
+  return Sums(sums.shift, blocks.put(sums.total, i, total))
+
+
+def weights(
+  s: jax.Array,
+  by_row: tuple[jax.Array, jax.Array],
+  by_column: tuple[jax.Array, jax.Array],
+  scale: jax.Array,
+  kind: Kind,
+) -> jax.Array:
+  """`e_ij (c_i / R_i + c_j / R_j)` of a tile.
+
+  Args:
+    s: the tile.
+    by_row: cotangents and log R of its rows.
+    by_column: those of its columns.
+    scale: 1/T.
+    kind: settings.
+  """
+  (c_i, log_i), (c_j, log_j) = by_row, by_column
+  if kind.bounded:
+    c_i, c_j = c_i * jnp.exp(scale - log_i), c_j * jnp.exp(scale - log_j)
+    return jnp.exp(s - scale) * (c_i[:, None] + c_j[None])
+  w = c_i[:, None] * jnp.exp(s - log_i[:, None])
+  return w + c_j[None] * jnp.exp(s - log_j[None])
+
+
+def positives(blocks: Blocks, scale: jax.Array) -> jax.Array:
+  """Similarity of each row with its other view, [n]."""
+
+  def body(i, positive):
+    f = blocks.features(i)
+    return blocks.put(positive, i, jnp.sum(f * _swap(f), axis=1) * scale)
+
+  zero = jnp.zeros_like(blocks.z[:, 0], scale.dtype)
+  return jax.lax.fori_loop(0, blocks.count, body, zero)
+
+
+def finish(
+  blocks: Blocks, g: jax.Array, c: jax.Array, scale: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """From the sum over j to the gradients of z and T, block by block.
+
+  Args:
+    blocks: of z [n, D].
+    g: [n, D] the sums in the formula above.
+    c: [n] cotangents.
+    scale: 1/T.
+
+  Returns:
+    dL/dz [n, D], and the part of dL/dT that comes from these rows, [].
+  """
+
+  def body(i, carry):
+    g, along = carry
+    f, unscale = jax.vjp(l2_normalize, blocks.take(blocks.z, i))
+    c_i = blocks.take(c, i)
+    old = blocks.take(g, i)
+    df = scale * (old - (c_i + _swap(c_i))[:, None] * _swap(f))
+    new = blocks.is_new(i)
+    along += jnp.sum(jnp.where(new, jnp.sum(f * df, axis=1), 0))
+    (dz,) = unscale(df)
+    return blocks.put(g, i, jnp.where(new[:, None], dz.astype(g.dtype), old)), along
+
+  along = jnp.zeros_like(g, shape=())
+  g, along = jax.lax.fori_loop(0, blocks.count, body, (g, along))
+  return g, -along * scale / 2
+
+
+def _swap(x: jax.Array) -> jax.Array:
+  """Rows 2n and 2n + 1 exchanged: each row's other view."""
+  return x.reshape(-1, 2, *x.shape[1:])[:, ::-1].reshape(x.shape)

@@ -1,0 +1,114 @@
+"""The loss of the train step: the form that fits the batch, and its temperature."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from ml_collections import ConfigDict
+
+from ncl_jax import losses
+from ncl_jax import sharding as sharding_lib
+
+# A device's share of the similarities up to which it holds them all at once. Beyond it
+# tiles are as fast or faster, measured on a CPU, and need less memory.
+PLAIN_BYTES = 16 * 2**20
+# Gathered embeddings up to which every device holds them; beyond, they go round.
+GATHER_BYTES = 2**30
+# Rows of a tile: on a CPU as measured, elsewhere so that a tile fills the device.
+CPU_BLOCK, BLOCK = 512, 2048
+
+
+def form(rows: int, width: int, devices: int) -> str:
+  """How NT-Xent is computed: by the memory that it would need.
+
+  Args:
+    rows: B = 2N, of the whole batch.
+    width: D.
+    devices: over which the batch is split.
+
+  Returns:
+    "plain": all similarities at once; "tiled": on one device; "gathered": on many,
+    each with all embeddings; "ring": embeddings go from device to device.
+
+  >>> form(512, 256, 1), form(65536, 256, 1), form(65536, 256, 8), form(2**21, 256, 8)
+  ('plain', 'tiled', 'gathered', 'ring')
+  """
+  if rows * rows // devices * 4 <= PLAIN_BYTES:
+    return "plain"
+  if devices == 1:
+    return "tiled"
+  return "gathered" if rows * width * 4 <= GATHER_BYTES else "ring"
+
+
+def nt_xent(
+  mesh: Mesh | None, precision: str = "highest"
+) -> Callable[[jax.Array, Any], jax.Array]:
+  """`losses.nt_xent` for batches that are split over a mesh, in the form that fits.
+
+  Args:
+    mesh: from `sharding.make_mesh`; None for one device.
+    precision: of the matrix products.
+
+  Returns:
+    `f(z, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
+  """
+  devices = mesh.size if mesh else 1
+  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+
+  def compute(z, temperature):
+    chosen = form(2 * z.shape[0], z.shape[2], devices)
+    if chosen in ("plain", "tiled"):
+      size = None if chosen == "plain" else block
+      return losses.nt_xent(
+        z, temperature=temperature, block_size=size, precision=precision
+      )
+
+    def part(z, *learnt):
+      return losses.nt_xent(
+        z,
+        temperature=learnt[0] if learnt else temperature,
+        block_size=block,
+        axis_name=sharding_lib.AXIS,
+        ring=chosen == "ring",
+        precision=precision,
+      )
+
+    # A number known now is left to the loss, which makes use of it.
+    learnt = (temperature,) if isinstance(temperature, jax.Array) else ()
+    rows = PartitionSpec(sharding_lib.AXIS)
+    return jax.shard_map(
+      part,
+      mesh=mesh,
+      in_specs=(rows, *(PartitionSpec() for _ in learnt)),
+      out_specs=rows,
+    )(z, *learnt)
+
+  return compute
+
+
+def init(config: ConfigDict) -> dict[str, Any]:
+  """What the loss learns: with `loss.learn_temperature` the logarithm of 1/T.
+
+  Args:
+    config: settings.
+
+  Returns:
+    {"loss": {"log_scale": []}}, to join the parameters, or {}.
+  """
+  if not config.loss.learn_temperature:
+    return {}
+  return {"loss": {"log_scale": -jnp.log(jnp.float32(config.loss.temperature))}}
+
+
+def temperature(config: ConfigDict, params: Any) -> Any:
+  """T: the setting, or what has been learnt.
+
+  Args:
+    config: settings.
+    params: {"loss"} of `init` among others.
+  """
+  if not config.loss.learn_temperature:
+    return config.loss.temperature
+  return jnp.exp(-params["loss"]["log_scale"])
