@@ -32,7 +32,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 
 demo: install
 	$(BIN)/python -m launch.compare --config=configs/digits.py --workdir=$(WORKDIR) --seeds=$(SEEDS) \
-	  --programs=feature_stats,knn,linear_probe,retrieval
+	  --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained
 
 test: install
 	$(BIN)/python -m pytest -n 2 -m 'not slow'

@@ -42,6 +42,21 @@ class Control:
   variables: Any
 
 
+def untrained(ncl: program.Run) -> Control:
+  """The one that needs nothing: the network as it was before training.
+
+  Args:
+    ncl: the run with a map.
+  """
+  return Control(
+    "untrained",
+    "untrained + map",
+    "the network before training, with NCL's map on it",
+    ncl.config,
+    program.untrained(ncl),
+  )
+
+
 def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
   """The controls of a pair of runs of one seed.
 
@@ -53,7 +68,8 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
     Untrained ones, CL with something done to it afterwards, and classical ones on
     pixels and on CL's h.
   """
-  fresh = program.untrained(ncl)
+  first = untrained(ncl)
+  fresh = first.variables
   calibrated = calibrate(ncl.config, fresh, ncl.source, ncl.mesh)
   z = program.extract(cl.config, cl.variables, cl.source, "train", cl.mesh).z
   z = codes.some_rows(z, cl.config.seed)
@@ -70,13 +86,7 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
     return Control(key, label, note, *changed)
 
   found = [
-    Control(
-      "untrained",
-      "untrained + map",
-      "the network before training, with NCL's map on it",
-      ncl.config,
-      fresh,
-    ),
+    first,
     Control(
       "untrained_calibrated",
       "untrained, calibrated + map",

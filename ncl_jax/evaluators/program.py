@@ -93,8 +93,25 @@ def extract(
 ) -> features.Features:
   """`features.extract` with everything taken from the config.
 
-  Controls that are no network give a function in place of the variables.
+  Controls that are no network give a function in place of the variables. Asked again
+  for the same objects, it gives the features that it has: take them as read-only.
   """
+  key = (split, config_lib.to_json(config))
+  if _kept.get("variables") is not variables or _kept.get("source") is not source:
+    _kept.clear()
+  if key not in _kept:
+    _kept.update(variables=variables, source=source)
+    _kept[key] = _extract(config, variables, source, split, mesh)
+  return _kept[key]
+
+
+# The features of the last variables: several programs look at the same.
+_kept: dict[Any, Any] = {}
+
+
+def _extract(
+  config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
+) -> features.Features:
   if callable(variables):
     return variables(config, source, split, mesh)
   return features.extract(
