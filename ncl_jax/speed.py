@@ -32,10 +32,14 @@ PEAKS = {
 
 
 class Laps:
-  """A stopwatch: seconds since the process began, then between calls of `lap`."""
+  """A stopwatch: seconds since the process began, then between calls of `lap`.
 
-  def __init__(self) -> None:
-    self.seconds = {"start": since_process_began()}
+  Args:
+    start: seconds before the first lap; None for those since the process began.
+  """
+
+  def __init__(self, start: float | None = None) -> None:
+    self.seconds = {"start": since_process_began() if start is None else start}
     self._last = time.perf_counter()
 
   def lap(self, name: str) -> None:

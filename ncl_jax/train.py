@@ -66,6 +66,10 @@ def train(
   return path
 
 
+# How many runs this process has made.
+_runs = 0
+
+
 def _train(
   config: ConfigDict,
   path: pathlib.Path,
@@ -74,7 +78,10 @@ def _train(
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
 ) -> None:
-  laps = speed.Laps()
+  global _runs
+  # Of a second run in this process, the start was the first one's.
+  laps = speed.Laps(0.0 if _runs else None)
+  _runs += 1
   batch_size = config.train.batch_size
   per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
