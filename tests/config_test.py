@@ -82,6 +82,7 @@ def test_wrong_method(argument, says):
   ("key", "value", "says"),
   [
     ("loss.map", "rleu", "did you mean 'relu'"),
+    ("loss.precision", "low", "one of highest, bfloat16"),
     ("loss.temperature", 0.0, "greater than 0"),
     ("loss.temperature", -1.0, "greater than 0"),
     ("loss.temperature", float("nan"), "greater than 0"),

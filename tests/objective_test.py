@@ -55,6 +55,17 @@ def test_a_batch_of_the_recipe_is_small():
   assert objective.form(2 * 256, 256, 1) == "plain"
 
 
+@pytest.mark.parametrize(("form", "devices"), FORMS)
+def test_precision_reaches_every_form(form, devices, monkeypatch):
+  force(monkeypatch, form)
+  for precision in losses.PRECISIONS:
+    compute = objective.nt_xent(mesh_of(devices), precision)
+    text = jax.jit(lambda z, f=compute: f(z, 0.2)).lower(jnp.ones((24, 2, 5))).as_text()
+    products = re.findall("dot_general.*", text)
+    sign = "[HIGHEST, HIGHEST]" if precision == "highest" else "bf16>"
+    assert products and all(sign in line for line in products)
+
+
 def test_the_temperature_is_capped_and_never_decays():
   optimizer = optimizers.partition(
     optimizers.lars(0.1, weight_decay=1.0),
