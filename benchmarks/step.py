@@ -105,10 +105,11 @@ def ours(flags, views, map_name, remat=False, devices=None):
   labels = jax.device_put(split.labels, split_over)
   compiled = (
     jax.jit(
-      step_lib.make_update(config, 0, optimizer, rate),
+      step_lib.make_update(config, 0, optimizer, rate, mesh=mesh),
       in_shardings=(whole, split_over, split_over),
       out_shardings=(whole, whole, split_over),
       donate_argnums=0,
+      compiler_options=step_lib.cpu_effort(1),
     )
     .lower(state, views, labels)
     .compile()

@@ -81,9 +81,9 @@ def compare(
       )
       results.setdefault(key, []).append(rows)
       failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
-    chosen = [controls.untrained(pair["ncl"])]
-    if every_control:
-      chosen = controls.controls(pair["cl"], pair["ncl"])
+    chosen = _controls(pair, every_control)
+    if every_control and len(chosen) == 1:
+      failed[f"the controls of seed {seed}"] = "see the log; the untrained network only"
     for control in chosen:
       key, labels[control.key] = control.key, control.label
       logging.info("evaluating the control %s, seed %d", control.label, seed)
@@ -120,6 +120,19 @@ def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   if method == "cl":
     config_lib.set_method(arm, "cl")
   return arm
+
+
+def _controls(pair: dict[str, program.Run], every: bool) -> list[controls.Control]:
+  """All that are wanted; the untrained network alone if the others cannot be made."""
+  if every:
+    try:
+      return controls.controls(pair["cl"], pair["ncl"])
+    # As in `program.attempt`: the evaluations of hours are not to be lost.
+    except Exception:
+      if jax.process_count() > 1:
+        raise
+      logging.exception("the controls could not be made")
+  return [controls.untrained(pair["ncl"])]
 
 
 def _that_apply(control: controls.Control, programs: Sequence[str]) -> list[str]:

@@ -130,6 +130,8 @@ class StopRequests:
   in a `with` block; in any other than the main thread it watches nothing.
   """
 
+  _asked = 0
+
   def __init__(self) -> None:
     self._seen: int | None = None
     self._before: dict[int, object] = {}
@@ -161,10 +163,14 @@ class StopRequests:
       signal.signal(number, handler)  # type: ignore[arg-type]
     self._before = {}
 
-  def at(self, step: int) -> bool:
-    """Whether to save and stop now; to be asked after every step, by every process."""
-    if self._together and multihost_utils.reached_preemption_sync_point(step):
-      self._seen = signal.SIGTERM
+  def at(self) -> bool:
+    """Whether to save and stop now; every process is to ask equally often."""
+    if self._together:
+      # JAX's service agrees on the number after the highest that any process has named:
+      # none may be left out, so questions are counted and not steps, over all loops.
+      StopRequests._asked += 1
+      if multihost_utils.reached_preemption_sync_point(StopRequests._asked):
+        self._seen = signal.SIGTERM
     return self._seen is not None
 
   def stopped(self, step: int, total: int) -> Stopped:

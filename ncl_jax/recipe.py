@@ -121,6 +121,12 @@ def for_stem(stem: str, *, epochs: int, **changes: Any) -> Recipe:
   if fields["epochs"] < Recipe.warmup_epochs:
     fields.setdefault("warmup_epochs", fields["epochs"] / 5)
   recipe = Recipe(**fields)
+  idle = [name for name in changes if name not in recipe.settings()]
+  if idle:
+    raise InputError(
+      f"{', '.join(idle)}: without effect for optimizer = {recipe.optimizer!r} and "
+      f"schedule = {recipe.schedule!r}"
+    )
   if recipe.schedule == "cosine" and recipe.warmup_epochs > recipe.epochs:
     raise InputError(
       f"warmup_epochs = {recipe.warmup_epochs}: it must not be above epochs = "

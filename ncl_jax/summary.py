@@ -55,7 +55,7 @@ def comparison(
       )
     )
   chance: dict[str, float] = {}
-  if source.num_classes:
+  if source.num_classes and (labels >= 0).any():
     largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
     prior = np.sum((np.bincount(labels[labels >= 0]) / (labels >= 0).sum()) ** 2)
     places = {row.key: measures.PLACES[row.key] for row in rows}
@@ -66,7 +66,8 @@ def comparison(
         chance[key] = float(largest)
     by_luck = [r.get("feature_stats", {}).get("f", {}) for r in results["ncl"]]
     if "purity" in places:
-      chance["purity"] = float(np.mean([r["purity_chance"] for r in by_luck]))
+      seen = [r["purity_chance"] for r in by_luck if "purity_chance" in r]
+      chance["purity"] = float(np.mean(seen)) if seen else float("nan")
   for row in rows:
     name, part, field = measures.PLACES[row.key]
     if name == "sepin":

@@ -71,7 +71,7 @@ def run(
       if folder is None:
         continue
       checkpoints.check()
-      stopping = stop.at(done) and done < total
+      stopping = stop.at() and done < total
       if stopping or done % save_every == 0 or done == total:
         _note(progress, *before)
         before = None

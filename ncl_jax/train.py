@@ -18,6 +18,7 @@ from ncl_jax import feed as feed_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
+from ncl_jax.errors import Stopped
 from ncl_jax.step import (
   VIEWS,
   TrainState,
@@ -146,7 +147,7 @@ def _train(
         data = feed.at(done)
       recorder.add(done, count, values, last)
       checkpoints.check()
-      stopping = stop.at(done) and done < total
+      stopping = stop.at() and done < total
       if stopping or done % save_every == 0 or done == total:
         recorder.flush()
         _check_finite(state, done)
@@ -154,11 +155,14 @@ def _train(
       if stopping:
         checkpoints.wait()
         raise stop.stopped(done, total)
+  except Stopped:
+    _report_speed(path, config, source, laps, start, done - (first or start))
+    raise
+  else:
+    _report_speed(path, config, source, laps, start, done - (first or start))
   finally:
     feed.close()
     progress.close()
-    if first is not None:
-      _report_speed(path, config, source, laps, start, done - first)
 
 
 def _report_speed(path, config, source, laps, start, steps):

@@ -41,7 +41,8 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
       raise
     # Whatever it is, the other checkpoints are to be evaluated all the same.
     except Exception as error:  # noqa: BLE001
-      if step not in checkpoint.steps(path):
+      gone = isinstance(error, FileNotFoundError | InputError)
+      if gone and step not in checkpoint.steps(path):
         logging.warning("the checkpoint of step %d was deleted meanwhile", step)
         continue
       logging.exception("step %d could not be evaluated", step)

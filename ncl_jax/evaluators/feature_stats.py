@@ -148,7 +148,7 @@ def by_class(
   generator = np.random.default_rng(seed)
   values = jax.device_get(measure(labels))
   shuffled = jax.device_get(
-    [measure(generator.permutation(labels)) for _ in range(SHUFFLES)]
+    [measure(_shuffled(labels, generator)) for _ in range(SHUFFLES)]
   )
   result = {}
   for name, value in values.items():
@@ -174,3 +174,11 @@ def _by_class(f, labels, num_classes, threshold, activity):
   for name, budget in (("purity", activity), (f"purity_{BUDGET}", BUDGET)):
     values[name] = jnp.nanmean(metrics.purity(f, labels, num_classes, budget))
   return values
+
+
+def _shuffled(labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+  """The labels in another order; rows without one stay without one."""
+  labels = np.array(labels)
+  known = labels >= 0
+  labels[known] = generator.permutation(labels[known])
+  return labels

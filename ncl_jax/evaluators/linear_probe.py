@@ -107,11 +107,16 @@ def _by_sgd(
   layers: tuple[str, ...],
   folder: pathlib.Path | None,
 ) -> dict[str, Any]:
-  before = checkpoint.digest(variables)
+  network = {
+    "params": {k: v for k, v in variables["params"].items() if k != "probe"},
+    "batch_stats": variables["batch_stats"],
+  }
+  before = checkpoint.digest(network)
   trained = supervised.train(
     recipe, config, variables, source, mesh, layers=layers, frozen=True, folder=folder
   )
-  after = checkpoint.digest(variables)
+  # Of what the test features below are made with.
+  after = checkpoint.digest(trained.variables)
   if after != before:
     raise RuntimeError(
       f"the probe changed the network: its hash was {before}, is {after}"

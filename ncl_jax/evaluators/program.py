@@ -97,12 +97,16 @@ def extract(
   for the same objects, it gives the features that it has: take them as read-only.
   """
   key = (split, config_lib.to_json(config))
+  same = _kept.get("variables") is variables and _kept.get("source") is source
+  if same and key in _kept:
+    return _kept[key]
+  # A control may call this for another network's features: what is kept is settled
+  # only afterwards.
+  found = _extract(config, variables, source, split, mesh)
   if _kept.get("variables") is not variables or _kept.get("source") is not source:
     _kept.clear()
-  if key not in _kept:
-    _kept.update(variables=variables, source=source)
-    _kept[key] = _extract(config, variables, source, split, mesh)
-  return _kept[key]
+  _kept.update({"variables": variables, "source": source, key: found})
+  return found
 
 
 # The features of the last variables: several programs look at the same.
@@ -241,7 +245,9 @@ def attempt(
     except Stopped:
       raise
     # Whatever it is, the other programs are to run all the same.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
+      if jax.process_count() > 1:
+        raise  # the other processes would wait for this one
       logging.exception("%s failed", name)
       failed[name] = str(error)
   return rows, failed

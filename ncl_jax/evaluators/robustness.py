@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from ncl_jax import corruptions, supervised, writer
 from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
 from ncl_jax.evaluators import linear_probe, program
 
 LABEL_NOISE = (0.2, 0.4, 0.6, 0.8)
@@ -51,6 +52,8 @@ def evaluate(
     InputError: if the data have no labels, or another set no class of ours.
   """
   program.need_labels(source, "robustness")
+  if source.num_classes < 2:
+    raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   others = {spec: _other(spec, config, source) for spec in ood}
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)

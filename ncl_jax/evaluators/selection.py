@@ -93,7 +93,9 @@ def evaluate(
     ),
     "live_dimensions": int(_live(f["train"], config).sum()),
     **{name: score(parts, classes, config, *sets) for name, sets in rows.items()},
-    "ablation": ablation(f, parts, source.num_classes, config.eval.threshold),
+    "ablation": ablation(
+      f, parts, source.num_classes, config.eval.threshold, seed=config.seed
+    ),
     "curve": curve(parts, classes, config),
   }
 
@@ -153,7 +155,12 @@ def curve(
 
 
 def ablation(
-  f: Sets, parts: dict[str, Features], num_classes: int, threshold: float
+  f: Sets,
+  parts: dict[str, Features],
+  num_classes: int,
+  threshold: float,
+  *,
+  seed: int = 0,
 ) -> dict[str, float]:
   """Does a dimension's activation tell how much a probe loses without it?
 
@@ -165,6 +172,7 @@ def ablation(
     parts: their labels.
     num_classes: K.
     threshold: |f| below it counts as zero.
+    seed: of the rows that the probe's penalty is chosen on.
 
   Returns:
     ea and frequency: Spearman's rank correlation of the expected activation, and of the
@@ -175,7 +183,7 @@ def ablation(
   labels, test_labels = parts["train"].labels, parts["test"].labels
   known = test_labels >= 0
   strength = linear_probe.probe(
-    f["train"], labels, f["test"], test_labels, num_classes=num_classes
+    f["train"], labels, f["test"], test_labels, num_classes=num_classes, seed=seed
   )["regularization"]
   scale = float(np.sqrt(np.mean(np.square(f["train"], dtype=np.float64)))) or 1.0
   weights, _ = linear_probe.fit(

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import features, metrics
+from ncl_jax import features, metrics, objective
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
@@ -41,6 +41,7 @@ def evaluate(
       f"sepin on {source.num_examples('test')} test images: at least 4 make two halves "
       "with something to compare"
     )
+  temperature = _temperature(config, variables)
   views = program.extract_two_views(config, variables, source, "test", mesh)
   batches = _batches(len(views[0].ids), config.seed)
   result: dict[str, Any] = {
@@ -49,7 +50,7 @@ def evaluate(
       source,
       split="test",
       views="two of each image, as in training, network in evaluation mode",
-      temperature=config.loss.temperature,
+      temperature=temperature,
       temperatures=list(TEMPERATURES),
       negatives=batches.shape[2] - 1,
       batches=batches.shape[0] * batches.shape[1],
@@ -62,9 +63,9 @@ def evaluate(
   }
   for layer in program.LAYERS:
     one, other = (view.layer(layer, config.loss.map) for view in views)
-    values = statistics(one, other, batches, config.loss.temperature)
+    values = statistics(one, other, batches, temperature)
     noise = _noise(one.shape, config.loss.map if layer == "f" else "relu", config.seed)
-    floor = statistics(*noise, batches, config.loss.temperature)
+    floor = statistics(*noise, batches, temperature)
     result[layer] = (
       values
       | {f"noise_{name}": value for name, value in floor.items()}
@@ -75,6 +76,13 @@ def evaluate(
       }
     )
   return result
+
+
+def _temperature(config: ConfigDict, variables: Any) -> float:
+  """The temperature of training; where it was learnt, the last."""
+  if callable(variables):
+    return float(config.loss.temperature)
+  return float(objective.temperature(config, variables["params"]))
 
 
 def statistics(
