@@ -25,7 +25,7 @@ from ncl_jax import losses, objective, sharding
 from ncl_jax.numerics import l2_normalize
 
 TEMPERATURE, DEVICES = 0.2, 8
-ROWS = [512, 2048, 8192, 32_768, 131_072, 1_048_576]
+ROWS = [512, 2048, 8192, 65_536, 1_048_576]
 WIDTHS = [128, 512, 2048]
 
 
