@@ -172,7 +172,7 @@ def test_negatives_of_a_devices_own_shard_are_noticed(monkeypatch):
   right, make_step = losses.nt_xent, step_lib.make_step
   parts = 1
 
-  def of_the_shard(z, temperature):
+  def of_the_shard(z, temperature, **_):
     z = z.reshape(parts, -1, *z.shape[1:])
     return jnp.stack([right(part, temperature=temperature) for part in z])
 
