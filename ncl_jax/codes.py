@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
-from sklearn.cluster import MiniBatchKMeans
-from sklearn.decomposition import PCA, MiniBatchNMF
 
 from ncl_jax import features
 from ncl_jax.data.source import Source
@@ -97,14 +95,20 @@ def fitted(extract: Extract, fit: Callable[..., Any], run: program.Run) -> Codes
 
 
 def _pca(h: np.ndarray, width: int, seed: int) -> Callable:
+  from sklearn.decomposition import PCA  # two seconds that few runs need
+
   return PCA(width, random_state=seed).fit(h).transform
 
 
 def _nmf(h: np.ndarray, width: int, seed: int) -> Callable:
+  from sklearn.decomposition import MiniBatchNMF
+
   return MiniBatchNMF(width, random_state=seed, max_iter=50).fit(h).transform
 
 
 def _kmeans(h: np.ndarray, width: int, seed: int) -> Callable:
+  from sklearn.cluster import MiniBatchKMeans
+
   model = MiniBatchKMeans(width, random_state=seed, n_init=1).fit(h)
 
   def encode(x: np.ndarray) -> np.ndarray:

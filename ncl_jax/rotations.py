@@ -3,7 +3,6 @@
 import warnings
 
 import numpy as np
-from sklearn.decomposition import FastICA
 
 
 def varimax(f: np.ndarray, iterations: int = 100) -> np.ndarray:
@@ -57,6 +56,8 @@ def ica(z: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
   z = np.asarray(z, np.float64)
   size = np.linalg.svd(z - z.mean(0), compute_uv=False)
   components = int(np.sum(size > 1e-5 * size[0]))
+  from sklearn.decomposition import FastICA  # two seconds that few runs need
+
   model = FastICA(components, whiten="unit-variance", max_iter=200, random_state=seed)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # not converged: it stays a control
