@@ -23,9 +23,9 @@ from benchmarks import measure
 ROOT = pathlib.Path(__file__).parent.parent
 # In the page's order: name, arguments.
 BENCHMARKS = {
-  "step": [],
+  "step": ["--repeats=3"],
   "augment": [],
-  "loss": [],
+  "loss": ["--repeats=2", "--widths"],
   "evaluate": [],
   "feed": [],
   "startup": ["--repeats=3"],
