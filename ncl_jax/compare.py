@@ -81,9 +81,9 @@ def compare(
       )
       results.setdefault(key, []).append(rows)
       failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
-    chosen = _controls(pair, every_control)
-    if every_control and len(chosen) == 1:
-      failed[f"the controls of seed {seed}"] = "see the log; the untrained network only"
+    chosen, fault = _controls(pair, every_control)
+    if fault:
+      failed[f"controls, seed {seed}, but the untrained network"] = fault
     for control in chosen:
       key, labels[control.key] = control.key, control.label
       logging.info("evaluating the control %s, seed %d", control.label, seed)
@@ -122,17 +122,21 @@ def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   return arm
 
 
-def _controls(pair: dict[str, program.Run], every: bool) -> list[controls.Control]:
-  """All that are wanted; the untrained network alone if the others cannot be made."""
+def _controls(
+  pair: dict[str, program.Run], every: bool
+) -> tuple[list[controls.Control], str]:
+  """The controls that are wanted, and why there is but the untrained network if so."""
+  fault = ""
   if every:
     try:
-      return controls.controls(pair["cl"], pair["ncl"])
+      return controls.controls(pair["cl"], pair["ncl"]), ""
     # As in `program.attempt`: the evaluations of hours are not to be lost.
-    except Exception:
+    except Exception as error:
       if jax.process_count() > 1:
         raise
       logging.exception("the controls could not be made")
-  return [controls.untrained(pair["ncl"])]
+      fault = str(error)
+  return [controls.untrained(pair["ncl"])], fault
 
 
 def _that_apply(control: controls.Control, programs: Sequence[str]) -> list[str]:

@@ -58,6 +58,8 @@ def train(
   config_lib.validate(config)
   source = source or workdir_lib.load_source(config)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  # Refused here, where nothing is written yet.
+  feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh))
   with (
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config),

@@ -120,3 +120,11 @@ def test_sets_that_are_too_large_are_sent():
   assert feed.steps_per_call(config, True) == 2
   with pytest.raises(InputError, match="steps_per_call is 2: allowed is 1 for data"):
     feed.steps_per_call(config, False)
+
+
+def test_what_is_refused_leaves_no_directory(tmp_path):
+  config = tiny.config()
+  config.data.on_device_mib, config.train.steps_per_call = 0, 2
+  with pytest.raises(InputError, match="steps_per_call is 2"):
+    train.train(config, tmp_path / "run", tiny.source())
+  assert not (tmp_path / "run").exists()
