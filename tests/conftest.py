@@ -6,9 +6,6 @@ import pathlib
 # Before jax is imported: a user's accelerator is left alone, TensorFlow keeps quiet.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Tests build many programs and run each for moments: a third less time in all. What XLA
-# itself makes of a program (memory, collectives, fusions) is the same, LLVM does less.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # The same small programs are built by many tests, and by programs that they start:
 # compiled once. A folder for each worker, as none may read what another is writing.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
