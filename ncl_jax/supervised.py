@@ -157,13 +157,17 @@ def accuracy(
   Returns:
     In [0, 1]; NaN where no row counts.
   """
-  with jax.default_matmul_precision("float32"):
-    scores = jnp.asarray(x) @ head["kernel"] + head["bias"][None]
-  predicted = np.asarray(scores.argmax(-1))
+  predicted = np.asarray(_predict(head, x))
   counted = (labels >= 0) & where
   if not counted.any():
     return math.nan
   return float(np.mean(predicted[counted] == labels[counted]))
+
+
+@jax.jit
+def _predict(head, x):
+  with jax.default_matmul_precision("float32"):
+    return jnp.argmax(x @ head["kernel"] + head["bias"][None], axis=-1)
 
 
 def make_step(
