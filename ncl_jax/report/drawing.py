@@ -148,7 +148,7 @@ def _render(figure: Figure, file: str) -> Image:
   page = PIL.Image.new("RGB", (right - left, bottom - top), "white")
   page.paste(drawn, (-left, -top))
   buffer = io.BytesIO()
-  page.save(buffer, "png")
+  page.save(buffer, "png", dpi=(DPI, DPI))
   return Image(file, buffer.getvalue(), page.size)
 
 
