@@ -40,6 +40,8 @@ FREE_ON_RESUME = (
   "train.cpu_devices",
   "train.steps_per_call",
   "data.on_device_mib",
+  "eval.transfer",
+  "eval.ood",
 )
 
 
@@ -122,6 +124,10 @@ def defaults() -> ConfigDict:
   config.eval.retrieval_k = 10
   config.eval.activity = 0.03  # share of images at which purity is compared
   config.eval.threshold = 1e-5  # |f| below it counts as zero
+  # Other data sets, FORM:PATH: one to which features are transferred, and those whose
+  # images are out of distribution, with classes of the same names.
+  config.eval.transfer = ""
+  config.eval.ood = ()
 
   # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
   config.expected = ConfigDict()

@@ -87,6 +87,10 @@ def train(
     raise ValueError(f"layers = {layers}: finetuning has one classifier, on h")
   source = data_lib.labelled(source, recipe.label_fraction, config.seed)
   images = source.num_examples("train")
+  if images < mesh.size and jax.process_count() == 1:
+    # A handful of images needs no more devices.
+    few = list(mesh.devices.flat)[: 2 ** int(math.log2(images))]
+    mesh = sharding_lib.make_mesh(few)
   batch_size = recipe.batch_size
   if images < batch_size:
     batch_size = 2 ** int(math.log2(images))

@@ -23,6 +23,7 @@ LEVELS = {
   "distributed": 0,
   "compile_cache": 0,
   "writer": 0,
+  "ledger": 1,
   "losses": 1,
   "recipe": 1,
   "collapse": 1,
