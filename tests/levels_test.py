@@ -47,6 +47,7 @@ LEVELS = {
   "self_check": 6,
   "speed": 0,
   "report": 6,
+  "explorer": 6,
   "beside": 7,
   "codes": 7,
   "controls": 7,
