@@ -6,6 +6,7 @@ import numpy as np
 
 from ncl_jax.data.source import Images
 
+IMAGES = 10_000  # more would make the page too large to open
 TOP = 24  # images shown of a dimension
 KEPT = 16  # values kept of an image's code
 NEIGHBOURS = 8
@@ -60,6 +61,15 @@ class Exploration:
     for name, count in counts.items():
       if count != len(self.images):
         raise ValueError(f"{name}: {count} rows for {len(self.images)} images")
+
+
+def some(count: int, most: int = IMAGES) -> np.ndarray:
+  """Positions of at most that many of `count` images, in order; always the same ones.
+
+  >>> some(3).tolist()
+  [0, 1, 2]
+  """
+  return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
 def dimensions(

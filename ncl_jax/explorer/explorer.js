@@ -9,6 +9,7 @@ const PAGE = 100;
 const data = JSON.parse($("data").textContent);
 
 function bytes(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   const text = atob(base64);
   const out = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) out[i] = text.charCodeAt(i);

@@ -10,8 +10,7 @@ from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 from ncl_jax.evaluators import sepin as sepin_lib
-
-IMAGES = 10_000  # more would make the page too large to open
+from ncl_jax.explorer import data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +67,7 @@ def explore(
       )
     opened.insert(0, other)
   split = run.source.split("test")
-  order = np.random.default_rng(0).permutation(len(split))
-  ids = np.sort(order[:IMAGES])
+  ids = data.some(len(split), data.IMAGES)
   note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test images"
   sides = tuple(
     _side(x, label, ids, sepin)

@@ -110,6 +110,13 @@ def test_without_labels_and_without_life():
   assert (dead["top"] == -1).all() and np.isnan(dead["consistency"]).all()
 
 
+def test_some_images_are_the_same_ones_each_time():
+  chosen = data.some(1000, 50)
+  assert len(set(chosen)) == 50 and (np.diff(chosen) > 0).all() and chosen.max() < 1000
+  np.testing.assert_array_equal(chosen, data.some(1000, 50))
+  assert (np.diff(chosen) > 40).any()  # not only the first
+
+
 def test_counts_that_do_not_fit_are_refused():
   with pytest.raises(ValueError, match="labels: 39 rows for 40 images"):
     example.make(labels=LABELS[:39])

@@ -1,0 +1,91 @@
+"""From work directories to the explorer's file."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+import tiny
+
+from ncl_jax import metrics, train
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program, sepin
+from ncl_jax.explorer import data, runs
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, two_blocks):
+  folder = tmp_path_factory.mktemp("run")
+  config = tiny.config()
+  config.data.source = f"arrays:{tiny.npz(folder / 'tiny.npz')}"
+  config.train.epochs = 2
+  config.optimizer.warmup_epochs = 1.0
+  return train.train(config, folder / "pair" / "ncl", tiny.source())
+
+
+def read(path):
+  """The data of a page."""
+  text = path.read_text("utf-8")
+  found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+  return json.loads(found[1])
+
+
+def array(packed):
+  raw = base64.b64decode(packed["data"])
+  return np.frombuffer(raw, f"<{packed['type']}").reshape(-1, packed["width"])
+
+
+def test_two_sides_of_a_run(workdir, tmp_path):
+  path = runs.explore(workdir, workdir, out=tmp_path / "e.html", sepin=True)
+  content = read(path)
+  assert content["images"] == 21 and content["note"] == ""
+  assert content["classes"] == ["0", "1"]
+  assert [side["label"] for side in content["sides"]] == ["NCL pair/ncl, step 6"] * 2
+  run = program.open_run(workdir)
+  test = program.extract(run.config, run.variables, run.source, "test", run.mesh)
+  f = test.layer("f", run.config.loss.map)
+  for side in content["sides"]:
+    arrays = side["arrays"]
+    np.testing.assert_allclose(
+      array(arrays["expected"])[:, 0], metrics.expected_activation(f), atol=1e-5
+    )
+    order = np.argsort(-f, axis=0, kind="stable")[0]
+    best = array(arrays["top_values"])[:, 0] / data.SCALE
+    np.testing.assert_allclose(best, f.max(0), atol=1 / data.SCALE)
+    live = f.max(0) > 1e-5
+    assert (array(arrays["top"])[live, 0] == order[live]).mean() > 0.5  # but for ties
+    np.testing.assert_array_equal(array(content["labels"])[:, 0], test.labels)
+
+
+def test_sepin_of_each_dimension_is_that_of_the_program(workdir):
+  """All dimensions' mean is `sepin@all` of one batch for each half."""
+  run = program.open_run(workdir)
+  parts = run.config, run.variables, run.source, run.mesh
+  scores = sepin.dimensions(*parts)
+  assert scores.shape == (run.config.model.projector_out,)
+  expected = sepin.evaluate(*parts)["f"]["sepin@all"]
+  assert scores.mean() == pytest.approx(expected, rel=1e-4)
+
+
+def test_of_a_large_set_some_images_are_shown(workdir, monkeypatch):
+  monkeypatch.setattr(data, "IMAGES", 10)
+  content = read(runs.explore(workdir))
+  assert content["images"] == 10
+  assert content["note"] == "10 of 21 test images"
+  assert [side["label"] for side in content["sides"]] == ["NCL"]
+  assert "sepin" not in content["sides"][0]["arrays"]
+  # Which, does not depend on the call.
+  assert content == read(runs.explore(workdir, out=workdir / "again.html"))
+  assert (workdir / "explorer.html").is_file()
+
+
+def test_runs_of_other_data_are_refused(workdir, tmp_path):
+  other = tmp_path / "other"
+  other.mkdir()
+  text = (workdir / "config.json").read_text()
+  (other / "config.json").write_text(text.replace("tiny.npz", "moved.npz"))
+  (other / "checkpoints").symlink_to(workdir / "checkpoints")
+  with pytest.raises(InputError, match=r"of different data: .*tiny.*moved"):
+    runs.explore(workdir, other)
+  assert not (other / "explorer.html").exists()
