@@ -36,6 +36,7 @@ LEVELS = {
   "workdir": 3,
   "watch": 3,
   "cli": 3,
+  "show_views": 4,
   "features": 3,
   "feed": 3,
   "objective": 4,
