@@ -39,7 +39,8 @@ const className = (k) => (k < 0 ? "unlabelled" : data.classes[k]);
 const name = (k) => el("bdi", {}, className(k));
 const count = (n) => n.toLocaleString("en");
 const percent = (x) => (Number.isNaN(x) ? "–" : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`);
-const fixed = (x, digits) => (Number.isNaN(x) ? "–" : x.toFixed(digits));
+const fixed = (x, digits) => (Number.isNaN(x) ? "–"
+  : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
 // ---- data of one method, unpacked when it is first looked at
 
@@ -402,7 +403,9 @@ function image(n) {
   ];
   if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));
   else out.push(el("p", { class: "soft" }, "The largest values, and the images that "
-    + "activate each of these dimensions most."));
+    + "activate each of these dimensions most."
+    + (own.some(([, v]) => v < 0) ? " Orange: a negative value; the image is far from "
+      + "those shown." : "")));
   for (const [d, v] of own) {
     const label = el("span", { class: "two" }, link(d, `dim ${d}`));
     if (side.majority[d] >= 0) label.append(" ", name(side.majority[d]));

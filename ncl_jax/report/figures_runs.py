@@ -34,17 +34,25 @@ def activations(comparison: Comparison) -> drawing.Picture:
   every = np.concatenate([*values, np.zeros(1)])
   low, high = every.min(), every.max()
   edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
+  shares = [
+    100 * np.histogram(v, edges)[0] / arm.features.size
+    for v, arm in zip(values, arms, strict=True)
+  ]
+  drawn = np.concatenate(shares)
+  drawn = drawn[drawn > 0]
 
   def draw(narrow: bool) -> Figure:
     figure, axes = drawing.panels(2, 3.7, 2.5, 1 if narrow else 2)
     colors = drawing.colors(comparison)
-    for ax, arm, v, zero, color in zip(axes, arms, values, zeros, colors, strict=False):
-      share = np.histogram(v, edges)[0] / arm.features.size
-      ax.stairs(100 * share, edges, fill=True, color=color)
+    for ax, arm, share, zero, color in zip(
+      axes, arms, shares, zeros, colors, strict=False
+    ):
+      ax.stairs(share, edges, fill=True, color=color)
       ax.set(xlabel="value of f", ylabel="share of the values, %")
       ax.set_title(f"{drawing.plain(arm.label, 24)}: {100 * zero:.0f} % zeros")
-      if share.any():
+      if len(drawn):
         ax.set_yscale("log")
+        ax.set_ylim(0.6 * drawn.min(), 2 * drawn.max())
     return figure
 
   return drawing.picture(
@@ -53,7 +61,7 @@ def activations(comparison: Comparison) -> drawing.Picture:
     "The values of f",
     "Histogram of all values of all test images; zeros (|f| < 1e-5) are not drawn but"
     " counted in the headings. Shares are of all values; the vertical axis is"
-    " logarithmic.",
+    " logarithmic, and the same in both.",
     "Two histograms. "
     + " ".join(
       f"{arm.label}: {100 * zero:.1f} % of the values are zero, the others lie between"
@@ -65,6 +73,7 @@ def activations(comparison: Comparison) -> drawing.Picture:
 
 def map_of(x: np.ndarray, seed: int) -> np.ndarray:
   """t-SNE of the rows of x, [N, 2]; of at least 4 rows."""
+  import threadpoolctl
   from sklearn.manifold import TSNE  # two seconds that few programs need
 
   # Fewer neighbours than rows; 30 is van der Maaten's and scikit-learn's choice.
@@ -72,9 +81,10 @@ def map_of(x: np.ndarray, seed: int) -> np.ndarray:
   unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
   # Rows alike to the bit (empty codes) would lie on one point, whose spread is 0.
   noise = np.random.default_rng(seed).normal(size=unit.shape) * 1e-4
-  return TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(
-    (unit + noise).astype(np.float32)
-  )
+  tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=seed)
+  # Its threads meet a thousand times; where cores are shared that takes minutes.
+  with threadpoolctl.threadpool_limits(1):
+    return tsne.fit_transform((unit + noise).astype(np.float32))
 
 
 def maps(
@@ -109,7 +119,9 @@ def maps(
       for k, look in named.items():
         x, y = xy[labels == k].T
         ax.scatter(x, y, s=7, linewidths=0, alpha=0.8, **look)
-      ax.set(xticks=[], yticks=[], aspect="equal")
+      ax.set(xticks=[], yticks=[])
+      # In the panel's own shape, so that all panels are of one size.
+      ax.set_aspect("equal", adjustable="datalim")
       ax.set_title(drawing.plain(title, 40))
       ax.grid(False)
     handles = [Line2D([], [], ls="", ms=4, **look) for look in named.values()]

@@ -1,4 +1,4 @@
-"""From work directories to the explorer's file."""
+"""From work directories to the explorer's file, and to figures."""
 
 import base64
 import json
@@ -12,6 +12,8 @@ from ncl_jax import metrics, train
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program, sepin
 from ncl_jax.explorer import data, runs
+from ncl_jax.report import figures, figures_runs
+from ncl_jax.report import runs as figure_runs
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +91,21 @@ def test_runs_of_other_data_are_refused(workdir, tmp_path):
   with pytest.raises(InputError, match=r"of different data: .*tiny.*moved"):
     runs.explore(workdir, other)
   assert not (other / "explorer.html").exists()
+
+
+def test_figures_of_two_runs_as_png_and_svg(workdir, tmp_path, monkeypatch):
+  compared = []
+  monkeypatch.setattr(figures, "draw", lambda c: compared.append(c) or ())
+  monkeypatch.setattr(figures_runs, "map_of", lambda x, seed: x[:, :2])
+  files = figure_runs.draw(workdir, workdir, tmp_path / "figures")
+  assert [file.name for file in files] == [
+    "activations.png",
+    "activations.svg",
+    "maps.png",
+    "maps.svg",
+  ]
+  assert all(file.stat().st_size > 5000 for file in files)
+  (comparison,) = compared  # what the report's own figures are drawn from
+  np.testing.assert_array_equal(comparison.images, tiny.source().split("test").images)
+  assert [row["step"] for row in comparison.method.curve][-1] == 6
+  assert comparison.method.label == "NCL pair/ncl"
