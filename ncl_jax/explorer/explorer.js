@@ -418,7 +418,7 @@ function image(n) {
   const mine = new Map(own);
   [...near].forEach((m, i) => {
     if (m < 0) return;
-    const shared = code(side, m).filter(([d, v]) => mine.get(d) * v > 0)
+    const shared = code(side, m).filter(([d]) => mine.has(d))
       .map(([d, v]) => [d, v * mine.get(d)]).filter(([, part]) => part >= 0.005)
       .sort((a, b) => b[1] - a[1]).slice(0, 6);
     out.push(el("div", { class: "near" }, cell(m, 56), el("div", {},

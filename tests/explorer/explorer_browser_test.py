@@ -8,6 +8,7 @@ import pathlib
 
 import browser
 import explorer_example as example
+import numpy as np
 import pytest
 
 from ncl_jax import explorer
@@ -178,6 +179,17 @@ def test_switches_between_the_methods(page):
   assert page.run("document.querySelector('[data-sort=sepin]')") is None
   page.click("#detail .thumb")
   image = page.text("#detail h2").removeprefix("CL")
+  _, dense, _ = example.codes()
+  n = int(image.rsplit(" ", 1)[1])
+  near = page.run(
+    "[...document.querySelectorAll('.near')].map((line) => ["
+    "line.querySelector('.thumb').dataset.image,"
+    " ...[...line.querySelectorAll('.chips button')].map((b) => b.dataset.dimension)])"
+  )
+  assert len(near) == 8
+  for m, *shared in near:  # of values of either sign, those that agree
+    parts = (dense[n] * dense[int(m)])[list(map(int, shared))]
+    assert len(shared) > 1 and (parts > 0.004).all() and (np.diff(parts) <= 1e-3).all()
   page.key("c")
   assert page.text("#detail h2") == f"NCL{image}"
 

@@ -4,6 +4,8 @@ import base64
 import html.parser
 import io
 import json
+import pathlib
+import tomllib
 
 import explorer_example as example
 import numpy as np
@@ -80,6 +82,15 @@ def test_arrays_come_back(parsed):
   assert "sepin" not in arrays(content["sides"][0])
   scores = example.make().sides[1].sepin
   np.testing.assert_allclose(arrays(content["sides"][1])["sepin"][:, 0], scores, 1e-6)
+
+
+def test_every_file_of_the_page_is_installed_with_the_package():
+  root = pathlib.Path(explorer.__file__).parents[2]
+  project = tomllib.loads((root / "pyproject.toml").read_text())
+  listed = project["tool"]["setuptools"]["package-data"]["ncl_jax.explorer"]
+  folder = root / "ncl_jax" / "explorer"
+  found = {file.name for file in folder.iterdir() if file.is_file()}
+  assert set(listed) == {name for name in found if not name.endswith(".py")}
 
 
 def test_classes_without_a_name_are_numbers():
