@@ -397,8 +397,8 @@ function image(n) {
     el("div", { class: "top" }, thumb(n, 128), el("div", {},
       known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
       el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
-      el("p", { class: "soft" }, `The ${own.length} below make up ${percent(squares)} of `
-        + "the code's squared length."))),
+      el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
+        + `in the ${own.length} below.`))),
     el("h3", {}, "Why this code"),
   ];
   if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));
