@@ -73,6 +73,7 @@ class Picture:
     description: what the picture shows, for a reader who cannot see it.
     wide: the figure, panels side by side.
     narrow: the same for a phone, panels one below the other.
+    draw: draws it, given whether the page is narrow.
   """
 
   title: str
@@ -80,6 +81,7 @@ class Picture:
   description: str
   wide: Image
   narrow: Image
+  draw: Callable[[bool], Figure] = dataclasses.field(repr=False, compare=False)
 
 
 @contextlib.contextmanager
@@ -173,4 +175,22 @@ def picture(
     description,
     wide=_render(draw(False), f"figures/{name}.png"),
     narrow=_render(draw(True), f"figures/{name}_narrow.png"),
+    draw=draw,
   )
+
+
+def as_svg(picture: Picture) -> bytes:
+  """The wide figure, drawn again with lines in place of pixels."""
+  buffer = io.BytesIO()
+  with style(), warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    # As above: the same numbers give the same bytes.
+    matplotlib.rcParams["svg.hashsalt"] = picture.title
+    picture.draw(False).savefig(
+      buffer,
+      format="svg",
+      bbox_inches="tight",
+      pad_inches=0.08,
+      metadata={"Date": None},
+    )
+  return buffer.getvalue()
