@@ -220,6 +220,7 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
     "report.md",
     "report.json",
     "controls.txt",
+    "explorer.html",
     "figures",
   }
   for method in ("cl", "ncl"):
