@@ -46,8 +46,8 @@ def mutual_information(
   for k, values in enumerate(factors.T):
     count = values.max() + 1
     for d, code in enumerate(codes.T):
-      joint = np.bincount(code * count + values, minlength=bins * count)
-      joint = joint.reshape(bins, count) / len(values)
+      counts = np.bincount(code * count + values, minlength=bins * count)
+      joint = counts.reshape(bins, count) / len(values)
       independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
       on = joint > 0
       result[d, k] = np.sum(joint[on] * np.log(joint[on] / independent[on]))

@@ -239,9 +239,9 @@ def test_factor_vae_needs_stillness_not_information():
   ("f", "v", "says"),
   [
     (np.ones(3), np.ones((3, 1), int), r"must be \[N, D\]"),
-    (np.ones((3, 2)), np.ones((3, 1)), "must be integers 0, "),
+    (np.ones((3, 2)), np.ones((3, 1)), "must be integers from 0"),
     (np.ones((3, 2)), np.ones((2, 1), int), "one row a row of f"),
-    (np.ones((3, 2)), -np.ones((3, 1), int), "0, "),
+    (np.ones((3, 2)), -np.ones((3, 1), int), "from 0"),
     (np.full((3, 2), np.nan), np.ones((3, 1), int), "not finite"),
   ],
 )
