@@ -21,7 +21,7 @@ def main() -> None:
   from ncl_jax.evaluators import disentangle, program
 
   rows = {}
-  for workdir in _WORKDIRS.value:
+  for workdir in _WORKDIRS.value or ():
     run = program.open_run(workdir)
     figure = run.path / "eval" / "disentangle.png"
     row = program.evaluate(disentangle, run, figure=figure)
