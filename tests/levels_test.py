@@ -58,6 +58,7 @@ LEVELS = {
   "measures": 7,
   "paper": 7,
   "compare": 7,
+  "latent": 7,
 }
 
 
