@@ -92,6 +92,7 @@ def defaults() -> ConfigDict:
   config.loss.map = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
+  config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
 
   config.optimizer = ConfigDict()
@@ -202,6 +203,7 @@ def validate(config: ConfigDict) -> None:
     "train.cpu_devices",
     "train.steps_per_call",
     "data.on_device_mib",
+    "loss.l1",
     "eval.threshold",
   ):
     if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):

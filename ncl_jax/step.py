@@ -228,7 +228,7 @@ def make_update(
     (h, z), batch_stats = forward(params, batch_stats, views)
     z = nonneg.apply_map(z, map_name).reshape(-1, VIEWS, z.shape[-1])
     temperature = objective.temperature(config, params)
-    loss = nt_xent(z, temperature).mean()
+    loss = nt_xent(z, temperature).mean() + objective.penalty(config, z)
     values = {"loss": loss}
     if config.loss.learn_temperature:
       values["temperature"] = temperature
