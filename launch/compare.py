@@ -5,7 +5,8 @@
 Finished and half-finished runs in the work directory are used, not repeated. The report
 is WORKDIR/report: index.html, report.md, report.json, figures/, and the table of all
 controls, controls.txt. Where data and network are the paper's, its numbers stand beside
-ours. Killed, it goes on; what was measured is in WORKDIR/measured.jsonl. Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained.
+ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
+Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained.
 """
 
 from absl import flags
