@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import ncl_jax
 from ncl_jax import (
   beside,
+  checkpoint,
   checks,
   controls,
   evaluators,
@@ -33,7 +34,7 @@ OWN_BACKBONE = ("untrained", "untrained_calibrated")
 CONTROLS = ("untrained", "all", "trained")
 # Controls that are trained: CL made sparse by a penalty, CL with as few dimensions.
 TRAINED = {"cl_l1": "CL + L1 penalty", "cl_narrow": "CL, NCL's live width"}
-L1 = 0.1  # of the penalty: a tenth of the loss's size at 10 active dimensions
+L1 = 0.1  # weight of the penalty, not tuned
 
 
 def compare(
@@ -136,7 +137,7 @@ class _Measurements:
     logging.info("evaluating %s, seed %d", self.labels[arm], seed)
     run = program.open_run(path, source=self._source)
     call = functools.partial(program.evaluate, opened=run)
-    self._measure(arm, seed, run, self._programs, call, path / "eval")
+    self._measure(arm, seed, (run,), self._programs, call, path / "eval")
     return run
 
   def controls(self, seed: int, pair: dict[str, program.Run], every: bool) -> None:
@@ -151,7 +152,8 @@ class _Measurements:
       logging.info("evaluating the control %s, seed %d", control.label, seed)
       call = functools.partial(_evaluate, control, ncl)
       names = _that_apply(control, self._programs)
-      self._measure(control.key, seed, ncl, names, call, folder / "controls")
+      both = (pair["cl"], ncl)
+      self._measure(control.key, seed, both, names, call, folder / "controls")
     if jax.process_index() == 0:
       rows = [
         {"control": c.key, "note": c.note, "results": self.results[c.key][-1]}
@@ -165,21 +167,25 @@ class _Measurements:
     for run, other, rows in zip(
       runs, runs[1:] + runs[:1], self.results[arm], strict=True
     ):
-      of = self._of(arm, run.config.seed, run, "axes")
-      of |= {"other": other.config.seed, "other_step": other.step}
+      of = self._of(arm, run.config.seed, (run, other), "axes")
       evaluate = functools.partial(program.evaluate, axes, run, other=other)
       rows["axes"] = self._ledger.get(of, evaluate)
 
-  def _of(self, arm: str, seed: int, run: program.Run, name: str) -> dict[str, Any]:
-    of = {"arm": arm, "seed": seed, "step": run.step, "program": name}
+  def _of(self, arm, seed, runs: Sequence[program.Run], name: str) -> dict[str, Any]:
+    """What a result is of: weights and settings too, as a run may be trained anew."""
+    digests = [
+      checkpoint.digest({config_lib.to_json(run.config): run.variables})[:16]
+      for run in runs
+    ]
+    of = {"arm": arm, "seed": seed, "program": name, "runs": digests}
     return of | {"ncl_jax": ncl_jax.__version__}
 
-  def _measure(self, arm, seed, run, names, call, folder):
+  def _measure(self, arm, seed, runs, names, call, folder):
     """Runs programs on an arm, and takes note of results and faults."""
     rows: dict[str, dict[str, Any]] = {}
     for name in names:
       options = _options(self._config, name)
-      of = self._of(arm, seed, run, name) | options
+      of = self._of(arm, seed, runs, name) | options
 
       def once(module, of=of, options=options, **further):
         return self._ledger.get(of, lambda: call(module, **options, **further))
