@@ -5,7 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const ARRAYS = { i2: Int16Array, i4: Int32Array, f4: Float32Array };
 const SCALE = 32767;
-const PAGE = 100;
+const PAGE = 60;
 const data = JSON.parse($("data").textContent);
 
 function bytes(base64) {
@@ -137,14 +137,16 @@ function read() {
 
 function go(view, item, replace) {
   const hash = `#${state.side}/${view}/${item}`;
-  if (hash === location.hash) return show();
-  if (!replace) {
-    location.hash = hash;
-    return undefined;
+  if (hash !== location.hash) {
+    // Whole, as a bare fragment would name the page around a frame. Where the browser
+    // keeps no address, the page works without.
+    const address = location.href.split("#")[0] + hash;
+    try {
+      history[replace ? "replaceState" : "pushState"](null, "", address);
+    } catch { /* so be it */ }
   }
-  history.replaceState(null, "", hash);
-  read();
-  return show();
+  Object.assign(state, { view, item });
+  show();
 }
 
 function flip() {
