@@ -444,9 +444,19 @@ function show() {
 
 // ---- events
 
+// The page as it opens: the list, and beside it, where there is room, what is first.
+function start() {
+  const [first] = dimensions();
+  document.body.dataset.view = "list";
+  if (first === undefined) return;
+  Object.assign(state, { view: "dimension", item: first });
+  $("detail").replaceChildren(...dimension(first));
+  mark();
+}
+
 function arrive() {
   const before = state.side;
-  if (!read()) return;
+  if (!read()) return void start();
   if (before !== state.side) list();
   show();
 }
@@ -490,13 +500,6 @@ if (!known) state.sort = "expected";
 const told = read();
 list();
 if (told) show();
-else {
-  document.body.dataset.view = "list";
-  if (state.order.length) {
-    Object.assign(state, { view: "dimension", item: state.order[0] });
-    $("detail").replaceChildren(...dimension(state.item));
-    mark();
-  }
-}
+else start();
 fit();
 })();

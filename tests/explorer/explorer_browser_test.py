@@ -63,6 +63,14 @@ def fill(page, selector, value):
   )
 
 
+def go_back(page, window="window"):
+  """As by the browser's button."""
+  page.run(
+    "new Promise((done) => { history.back();"
+    f" {window}.addEventListener('hashchange', () => done(), {{once: true}}); }})"
+  )
+
+
 def test_opens_on_the_most_active_dimension(page):
   _, _, sparse = example.codes()
   most = sparse.mean(axis=0).argmax()
@@ -157,11 +165,10 @@ def test_opens_an_image_and_goes_back(page):
   )
   parts = sparse[n] * sparse[int(near)]
   assert shared[0] == parts.argmax() and all(parts[d] > 0 for d in shared)
-  page.run(
-    "new Promise((done) => { history.back();"
-    " addEventListener('hashchange', () => done(), {once: true}); })"
-  )
+  go_back(page)
   assert page.text("#detail h2") == "NCL · dimension 2"
+  go_back(page)
+  assert page.text("#detail h2") == f"NCL · dimension {sparse.mean(axis=0).argmax()}"
 
 
 def test_an_empty_code(page, file):
@@ -230,6 +237,9 @@ def test_phone(page, file):
   page.click("#back")
   assert page.run(visible.format("list"))
   page.click("tbody .link")
+  go_back(page)
+  assert page.run(visible.format("list")) and not page.run(visible.format("detail"))
+  page.click("tbody .link")
 
 
 def test_one_method_without_labels(page, tmp_path):
@@ -264,10 +274,7 @@ def test_inside_another_page(chromium, file, tmp_path, screenshots):
   _, _, sparse = example.codes()
   assert heading() == f"CL · image {sparse[:, 2].argmax()}"
   chromium.screenshot(screenshots / "test_inside_another_page.png")
-  chromium.run(
-    "new Promise((done) => { history.back(); document.querySelector('iframe')"
-    ".contentWindow.addEventListener('hashchange', () => done(), {once: true}); })"
-  )
+  go_back(chromium, "document.querySelector('iframe').contentWindow")
   assert heading() == "NCL · dimension 2"
   assert chromium.run("location.href") == outer.as_uri()
   assert chromium.errors == []
