@@ -226,6 +226,16 @@ def test_dark(page):
   assert sum(map(int, background.strip("rgb()").split(","))) < 150
 
 
+def test_narrow_window(page):
+  """As in a notebook: all columns fit."""
+  page.screen(1000, 760)
+  seen, whole = page.run(
+    "(() => { const list = document.getElementById('list');"
+    " return [list.clientWidth, list.scrollWidth]; })()"
+  )
+  assert whole <= seen
+
+
 def test_phone(page, file):
   page.screen(*PHONE)
   page.open(file.as_uri())
