@@ -29,7 +29,7 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
 
 
 def as_frame(file: str | os.PathLike, height: int = 760) -> str:
-  """An explorer as a part of another page, such as a notebook; whole, not by its address.
+  """An explorer as a part of another page, such as a notebook: whole, not its address.
 
   Args:
     file: what `write` wrote.
