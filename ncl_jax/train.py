@@ -20,7 +20,6 @@ from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Stopped
 from ncl_jax.step import (
-  VIEWS,
   TrainState,
   batch_statistics,
   build,
@@ -171,7 +170,8 @@ def _report_speed(path, config, source, laps, start, steps):
   """Adds a row to speed.jsonl: this start of the run, however it ended."""
   size, channels = config.augment.size, source.image_shape[-1]
   model = config_lib.model(config)
-  views = jax.ShapeDtypeStruct((VIEWS, size, size, channels), jnp.float32)
+  count = config_lib.views(config)
+  views = jax.ShapeDtypeStruct((count, size, size, channels), jnp.float32)
   variables = jax.eval_shape(lambda: init_variables(config, source))
   row = speed.report(
     laps,
@@ -196,7 +196,7 @@ class _Recorder:
   def __init__(self, file, progress, per_epoch, config):
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
-    self._width, self._map = config.model.projector_out, config.loss.map
+    self._width, self._map = config_lib.widths(config)["z"], config.loss.map
     self._warned = False
     self._pending: collections.deque = collections.deque()
 
@@ -303,15 +303,23 @@ def _describe_parameters(params: Any, optimizer: str) -> None:
 def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
   """One look at the log tells what runs."""
   logging.info(
-    "%s on %s: %d training images %s, %d classes; map %s, temperature %g",
+    "%s on %s: %d training images %s, %d classes; map %s, %s %g",
     config.method.upper(),
     source.name,
     source.num_examples("train"),
     "x".join(map(str, source.image_shape)),
     source.num_classes,
     config.loss.map,
-    config.loss.temperature,
+    "logits times" if config.loss.name == "cross_entropy" else "temperature",
+    config.loss.scale
+    if config.loss.name == "cross_entropy"
+    else config.loss.temperature,
   )
+  unlabelled = int((source.split("train").labels < 0).sum())
+  if source.num_classes and unlabelled:
+    logging.info(
+      "%d training images have no label: ignored where it counts", unlabelled
+    )
   logging.info(
     "%d steps of %d images (%d epochs) on %d %s device(s), batch statistics %s",
     total,
