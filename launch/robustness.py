@@ -15,14 +15,17 @@ from absl import flags
 
 from ncl_jax import cli
 
-_OOD = flags.DEFINE_list("ood", "", "other sets, FORM:PATH, separated by commas")
+_OOD = flags.DEFINE_list(
+  "ood", None, "other sets, FORM:PATH, separated by commas; default: eval.ood"
+)
 
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
   from ncl_jax.evaluators import program, robustness
 
-  row = program.run(robustness, workdir, step, ood=tuple(_OOD.value or ()))
+  ood = None if _OOD.value is None else tuple(_OOD.value)
+  row = program.run(robustness, workdir, step, ood=ood)
   print(robustness.table(row))
 
 

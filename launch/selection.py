@@ -17,7 +17,7 @@ from ncl_jax import cli
 
 _KEEP = flags.DEFINE_integer("keep", 0, "k; default: a quarter of the dimensions")
 _TRANSFER = flags.DEFINE_string(
-  "transfer", "", "another data set, such as tfds:cifar10; as in data.source"
+  "transfer", None, "another data set, such as tfds:cifar10; default: eval.transfer"
 )
 
 
@@ -25,9 +25,7 @@ def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
   from ncl_jax.evaluators import program, selection
 
-  program.run(
-    selection, workdir, step, keep=_KEEP.value, transfer=_TRANSFER.value or ""
-  )
+  program.run(selection, workdir, step, keep=_KEEP.value, transfer=_TRANSFER.value)
 
 
 if __name__ == "__main__":

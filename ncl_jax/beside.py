@@ -17,6 +17,7 @@ COLUMNS = {
   "probe_f": "probe f",
   "probe_sgd_h": "sgd h",
   "finetune_h": "finetune",
+  "finetune_1_h": "fine 1 %",
   "retrieval_h": "P@k h",
   "retrieval_f": "P@k f",
   "corrupted_h": "corr. h",

@@ -40,16 +40,19 @@ _HEARTBEAT = flags.DEFINE_integer(
 )
 
 
-def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
+def run(
+  main: Callable[[], None], required: Sequence[str] = (), fields: Sequence[str] = ()
+) -> None:
   """Parses the flags, runs `main`, and ends the process.
 
   Args:
     main: takes nothing; reads the flags that its module defined.
     required: names of flags that must be given.
+    fields: of the config, where it is not one of training.
   """
   code = EXIT_FAILED
   try:
-    code = _run(main, required, sys.argv)
+    code = _run(main, required, sys.argv, fields)
   finally:
     distributed.leave(code)
   sys.exit(code)
@@ -116,12 +119,17 @@ def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
   return given
 
 
-def _run(main: Callable[[], None], required: Sequence[str], argv: list[str]) -> int:
+def _run(
+  main: Callable[[], None],
+  required: Sequence[str],
+  argv: list[str],
+  fields: Sequence[str] = (),
+) -> int:
   if any(argument in ("-h", "-help", "--help") for argument in argv[1:]):
     print(_usage(main))
     return 0
   try:
-    _parse(required, argv)
+    _parse(required, argv, fields)
     _set_up_log()
     compile_cache.set_up()
     distributed.initialize(
@@ -157,9 +165,11 @@ def _message(error: Exception) -> str:
   return message if ours else text
 
 
-def _parse(required: Sequence[str], argv: list[str]) -> None:
+def _parse(
+  required: Sequence[str], argv: list[str], fields: Sequence[str] = ()
+) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
-  known = config_lib.known_keys()
+  known = list(fields) or config_lib.known_keys()
   for argument in argv[1:]:
     file = argument.removeprefix("--config=").split(":", 1)[0]
     if argument.startswith("--config=") and not pathlib.Path(file).is_file():
@@ -167,7 +177,7 @@ def _parse(required: Sequence[str], argv: list[str]) -> None:
     key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
     is_field = argument.startswith(("--config.", "-config."))
     if is_field and key not in known and not key.startswith("expected."):
-      near = config_lib.nearest_key(key)
+      near = None if fields else config_lib.nearest_key(key)
       hint = f"did you mean --config.{near}?" if near else f"known: {', '.join(known)}"
       raise InputError(f"unknown config field {key!r}: {hint}")
   rest = flags.FLAGS(argv)[1:]

@@ -10,11 +10,22 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-from ncl_jax import beside, checks, controls, evaluators, report, summary, train, writer
+import ncl_jax
+from ncl_jax import (
+  beside,
+  checks,
+  controls,
+  evaluators,
+  ledger,
+  report,
+  summary,
+  train,
+  writer,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import axes, program
 
 # Whose backbone is their own; the others would only repeat what CL's gives.
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
@@ -31,13 +42,15 @@ def compare(
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
   The two runs of a seed share initialisation, order and views; only the map differs.
-  The controls are `controls.controls`. A program that fails stops no other.
+  The controls are `controls.controls`. A program that fails stops no other. What has
+  been measured is kept, and not measured again by another call.
 
   Args:
     config: an NCL config; CL is the same without its map.
-    workdir: gets seedS/cl, seedS/ncl, seedS/controls.jsonl and report/.
+    workdir: gets seedS/cl, seedS/ncl, seedS/controls.jsonl, measured.jsonl, report/.
     seeds: how many pairs; seeds are config.seed, config.seed + 1, ...
-    programs: keys of `evaluators.PROGRAMS`; None for all that the data allow.
+    programs: keys of `evaluators.PROGRAMS`, and "axes" if there are several seeds; None
+      for all that data and seeds allow.
     every_control: False for the untrained network alone, in minutes less.
 
   Returns:
@@ -53,12 +66,14 @@ def compare(
       f"with the map {config.loss.map}"
     )
   for name in programs or ():
-    checks.choice("program", name, tuple(evaluators.PROGRAMS))
+    checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
   config_lib.validate(config)
   root = pathlib.Path(workdir).expanduser().resolve()
   source = workdir_lib.load_source(config)
   if programs is None:
-    programs = evaluators.applicable(bool(source.num_classes))
+    programs = evaluators.applicable(bool(source.num_classes)) + evaluators.PAIRED
+  paired = seeds > 1 and "axes" in programs
+  programs = [name for name in programs if name not in evaluators.PAIRED]
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
@@ -69,6 +84,24 @@ def compare(
   results: dict[str, list[dict[str, Any]]] = {}
   failed: dict[str, str] = {}
   labels = dict(summary.LABELS)
+  measured = ledger.Ledger(root / "measured.jsonl")
+
+  def measure(arm, seed, run, names, call, folder):
+    """Runs programs on an arm, and takes note of results and faults."""
+    of = {"arm": arm, "seed": seed, "step": run.step, "ncl_jax": ncl_jax.__version__}
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+      options = _options(config, name)
+      key = of | {"program": name} | options
+
+      def once(module, key=key, options=options, **further):
+        return measured.get(key, lambda: call(module, **options, **further))
+
+      got, faults = program.attempt([name], once, folder)
+      rows |= got
+      failed.update({f"{labels[arm]}, seed {seed}, {n}": w for n, w in faults.items()})
+    results.setdefault(arm, []).append(rows)
+
   for seed, cl, ncl in zip(numbers, runs["cl"], runs["ncl"], strict=True):
     pair = {
       "cl": program.open_run(cl, source=source),
@@ -76,27 +109,32 @@ def compare(
     }
     for key, run in pair.items():
       logging.info("evaluating %s, seed %d", labels[key], seed)
-      rows, faults = program.attempt(
-        programs, functools.partial(program.evaluate, opened=run), run.path / "eval"
-      )
-      results.setdefault(key, []).append(rows)
-      failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
+      call = functools.partial(program.evaluate, opened=run)
+      measure(key, seed, run, programs, call, run.path / "eval")
     chosen, fault = _controls(pair, every_control)
     if fault:
       failed[f"controls, seed {seed}, but the untrained network"] = fault
     for control in chosen:
       key, labels[control.key] = control.key, control.label
       logging.info("evaluating the control %s, seed %d", control.label, seed)
-      rows, faults = program.attempt(
-        _that_apply(control, programs),
-        functools.partial(_evaluate, control, pair["ncl"]),
-        ncl.parent / "controls",
-      )
-      results.setdefault(key, []).append(rows)
-      failed |= {f"{labels[key]}, seed {seed}, {n}": why for n, why in faults.items()}
-      if jax.process_index() == 0:
-        row = {"control": key, "note": control.note, "results": rows}
-        writer.append(ncl.parent / "controls.jsonl", row)
+      call = functools.partial(_evaluate, control, pair["ncl"])
+      names = _that_apply(control, programs)
+      measure(key, seed, pair["ncl"], names, call, ncl.parent / "controls")
+    if jax.process_index() == 0:
+      rows = [
+        {"control": c.key, "note": c.note, "results": results[c.key][-1]}
+        for c in chosen
+      ]
+      writer.write(ncl.parent / "controls.jsonl", rows)
+  if paired:
+    for key, paths in runs.items():
+      for index, seed in enumerate(numbers):
+        run = program.open_run(paths[index], source=source)
+        other = program.open_run(paths[(index + 1) % len(paths)], source=source)
+        of = {"arm": key, "seed": seed, "step": run.step, "program": "axes"}
+        of |= {"ncl_jax": ncl_jax.__version__, "other": other.config.seed}
+        evaluate = functools.partial(program.evaluate, axes, run, other=other)
+        results[key][index]["axes"] = measured.get(of, evaluate)
 
   comparison = summary.comparison(config, source, runs, results, numbers)
   beneath = beside.controls_table(config, source, results, labels)
@@ -120,6 +158,15 @@ def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   if method == "cl":
     config_lib.set_method(arm, "cl")
   return arm
+
+
+def _options(config: ConfigDict, name: str) -> dict[str, Any]:
+  """What a program is asked for, as the config of the comparison says today."""
+  options = {
+    "selection": {"transfer": config.eval.transfer},
+    "robustness": {"ood": tuple(config.eval.ood)},
+  }
+  return options.get(name, {})
 
 
 def _controls(

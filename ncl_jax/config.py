@@ -52,6 +52,8 @@ FREE_ON_RESUME = (
   "train.cpu_devices",
   "train.steps_per_call",
   "data.on_device_mib",
+  "eval.transfer",
+  "eval.ood",
 )
 
 
@@ -67,6 +69,7 @@ def defaults() -> ConfigDict:
   config.data.image_size = 0  # side in pixels as stored; 0: as they are
   config.data.train_examples = 0  # a stratified subset of this size; 0: all
   config.data.on_bad_image = "stop"  # or "skip"
+  config.data.pair_factors = ()  # of dsprites: in which the images of a pair differ
   config.data.on_device_mib = 1024  # training sets up to this size lie on each device
 
   config.augment = ConfigDict()
@@ -141,6 +144,10 @@ def defaults() -> ConfigDict:
   config.eval.retrieval_k = 10
   config.eval.activity = 0.03  # share of images at which purity is compared
   config.eval.threshold = 1e-5  # |f| below it counts as zero
+  # Other data sets, FORM:PATH: one to which features are transferred, and those whose
+  # images are out of distribution, with classes of the same names.
+  config.eval.transfer = ""
+  config.eval.ood = ()
 
   # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
   config.expected = ConfigDict()

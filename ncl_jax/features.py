@@ -52,6 +52,7 @@ class Features:
     return getattr(self, name)
 
 
+@jax.jit(static_argnames="map_name")
 def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
   """`f = map(z) / |map(z)|`: the features that the loss compared.
 

@@ -34,9 +34,10 @@ def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
     mesh: its devices; simulated ones share the host's memory, which holds a copy for
       each.
   """
-  images = source.split("train").images
-  if not isinstance(images, np.ndarray):
-    return False  # decoded batch by batch
+  train = source.split("train")
+  images = train.images
+  if not isinstance(images, np.ndarray) or train.partners:
+    return False  # decoded, or paired, batch by batch
   simulated = mesh.local_devices[0].platform == "cpu"
   copies = len(mesh.local_devices) if simulated else 1
   return images.nbytes * copies <= config.data.on_device_mib * 2**20
@@ -139,6 +140,7 @@ class _Streamed:
       config.train.batch_size,
       jax.process_index(),
       jax.process_count(),
+      pairs=True,
     )
 
   def at(self, step: int) -> dict[str, jax.Array]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 
@@ -158,8 +159,12 @@ class BatchNorm(nn.Module):
     var = jnp.maximum(jnp.mean(moved * moved, (0, 2, 3)) - first * first, 0)
     mean = first + shift[None]
     if not self.is_initializing():
-      for view in range(views):
-        unbiased = var[view] * (count / (count - 1))
-        running_mean.value += self.momentum * (mean[view] - running_mean.value)
-        running_var.value += self.momentum * (unbiased - running_var.value)
+      # All views' moves at once: a view's part fades with each that comes after it.
+      old = (1 - self.momentum) ** views
+      faded = (1 - self.momentum) ** np.arange(views - 1, -1, -1)
+      weights = (self.momentum * faded).astype(mean.dtype)[:, None]
+      # No gradient flows here, and none is traced.
+      seen = jax.lax.stop_gradient((mean, var * (count / (count - 1))))
+      for running, batch in zip((running_mean, running_var), seen, strict=True):
+        running.value = old * running.value + jnp.sum(weights * batch, 0)
     return mean, var

@@ -18,6 +18,8 @@ PLACES = {
   "probe_sgd_h": ("linear_probe_sgd", "h", "accuracy"),
   "probe_sgd_f": ("linear_probe_sgd", "f", "accuracy"),
   "finetune_h": ("finetune", "h", "accuracy"),
+  "finetune_10_h": ("finetune_10", "h", "accuracy"),
+  "finetune_1_h": ("finetune_1", "h", "accuracy"),
   "retrieval_h": ("retrieval", "h", "precision"),
   "retrieval_f": ("retrieval", "f", "precision"),
   "corrupted_h": ("robustness", "h", "corrupted"),
@@ -32,6 +34,13 @@ PLACES = {
   "selection_random_live_retrieval": ("selection", "random_live", "retrieval"),
   "selection_ea_signed_retrieval": ("selection", "ea_signed", "retrieval"),
   "selection_ea_relu_retrieval": ("selection", "ea_relu", "retrieval"),
+  "selection_all_transfer": ("selection", "all", "transfer"),
+  "selection_random_transfer": ("selection", "random", "transfer"),
+  "selection_random_live_transfer": ("selection", "random_live", "transfer"),
+  "selection_ea_signed_transfer": ("selection", "ea_signed", "transfer"),
+  "selection_ea_relu_transfer": ("selection", "ea_relu", "transfer"),
+  "axes_h": ("axes", "h", "correlation"),
+  "axes_f": ("axes", "f", "correlation"),
   "sparsity": ("feature_stats", "f", "sparsity"),
   "consistency_abs": ("feature_stats", "f", "consistency_abs"),
   "consistency_abs_chance": ("feature_stats", "f", "consistency_abs_chance"),
@@ -49,6 +58,8 @@ PLACES = {
   "effective_rank": ("feature_stats", "f", "effective_rank"),
 }
 
+OOD = "ood:"  # and the name of a set: the probe's accuracy on its images
+
 
 def value(results: dict[str, Any], key: str) -> float:
   """One metric of one run or control.
@@ -60,9 +71,25 @@ def value(results: dict[str, Any], key: str) -> float:
   Returns:
     The number; NaN where the program did not run or does not give it.
   """
-  name, part, field = PLACES[key]
-  found = results.get(name, {}).get(part, {}).get(field, math.nan)
-  return math.nan if found is None else float(found)
+  name, part, field = place(key)
+  return number(results, name, part, field)
+
+
+def place(key: str) -> tuple[str, str, str]:
+  """(program, layer, name in its result) of a row of the table."""
+  if key.startswith(OOD):
+    return "robustness", "h", key
+  return PLACES[key]
+
+
+def number(results: dict[str, Any], name: str, part: str, field: str) -> float:
+  """One number of a program's result; NaN where there is none."""
+  found = results.get(name, {}).get(part, {})
+  if field.startswith(OOD):
+    found = found.get("ood", {}).get(field.removeprefix(OOD), {})
+    field = "accuracy"
+  value = found.get(field)
+  return math.nan if value is None else float(value)
 
 
 def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
@@ -94,6 +121,28 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
     ("probe_sgd_h", "linear probe by SGD, h", "Accuracy", "%", "higher", by_sgd),
     ("probe_sgd_f", "linear probe by SGD, f", "Accuracy", "%", "higher", by_sgd),
     ("finetune_h", "finetuned", "Accuracy", "%", "higher", f"all labels; {few}"),
+    *(
+      (
+        f"finetune_{share}_h",
+        f"finetuned, {share} % of the labels",
+        "Accuracy",
+        "%",
+        "higher",
+        f"drawn by class, the same for every arm of a seed; {few}",
+      )
+      for share in (10, 1)
+    ),
+    *(
+      (
+        f"{OOD}{spec}",
+        f"linear probe, h, on {spec}",
+        "Accuracy",
+        "%",
+        "higher",
+        "the probe fitted to our training images, on the classes of the same names.",
+      )
+      for spec in config.eval.ood
+    ),
     (
       "corrupted_h",
       "linear probe on corrupted images, h",
@@ -120,7 +169,11 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "projector outputs of unit length before the selection; k is a quarter of "
         "them or what launch.selection was asked for.",
       )
-      for end, what in (("", "linear probe"), ("_retrieval", "retrieval"))
+      for end, what in (
+        ("", "linear probe"),
+        ("_retrieval", "retrieval"),
+        ("_transfer", f"probe on {config.eval.transfer}"),
+      )
       for name, rule in (
         ("all", "all dimensions"),
         ("random", "k at random"),
@@ -144,6 +197,18 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "%",
       "higher",
       f"{nearest} that share the query's class.",
+    ),
+    *(
+      (
+        f"axes_{layer}",
+        f"same axes in another seed, {layer}",
+        "Interpretability",
+        "",
+        "higher",
+        "correlation of the live dimensions of two seeds, matched one to one on the "
+        "training images, over the test images. Chance: images shuffled.",
+      )
+      for layer in ("h", "f")
     ),
     (
       "sparsity",

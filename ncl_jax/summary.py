@@ -16,6 +16,8 @@ from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
 from ncl_jax.report import Arm, Comparison
 
+# Shares of images whose class is one of the data set's own.
+OWN_CLASSES = ("accuracy", "probe", "corrupted")
 LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + map"}
 
 
@@ -58,24 +60,23 @@ def comparison(
   if source.num_classes and (labels >= 0).any():
     largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
     prior = np.sum((np.bincount(labels[labels >= 0]) / (labels >= 0).sum()) ** 2)
-    places = {row.key: measures.PLACES[row.key] for row in rows}
+    places = {row.key: measures.place(row.key) for row in rows}
     for key, (name, _, field) in places.items():
       if field in ("precision", "retrieval"):
         chance[key] = float(prior)
-      elif name not in ("feature_stats", "sepin"):
+      elif name not in ("feature_stats", "sepin", "axes") and field in OWN_CLASSES:
         chance[key] = float(largest)
-    by_luck = [r.get("feature_stats", {}).get("f", {}) for r in results["ncl"]]
-    if "purity" in places:
-      seen = [r["purity_chance"] for r in by_luck if "purity_chance" in r]
-      chance["purity"] = float(np.mean(seen)) if seen else float("nan")
+  by_luck = {
+    "sepin": "noise_{}",
+    "axes": "{}_chance",
+    "feature_stats": "{}_chance",
+  }
   for row in rows:
-    name, part, field = measures.PLACES[row.key]
-    if name == "sepin":
-      noise = [
-        r.get(name, {}).get(part, {}).get(f"noise_{field}", np.nan)
-        for r in results["ncl"]
-      ]
-      chance[row.key] = float(np.mean(noise))
+    name, part, field = measures.place(row.key)
+    if name in by_luck and (name != "feature_stats" or field == "purity"):
+      luck = by_luck[name].format(field)
+      found = [measures.number(r, name, part, luck) for r in results["ncl"]]
+      chance[row.key] = float(np.mean(found))
   images = np.concatenate(
     [b["image"][b["mask"]] for b in source.eval_batches("test", config.eval.batch_size)]
   )

@@ -87,6 +87,10 @@ def train(
     raise ValueError(f"layers = {layers}: finetuning has one classifier, on h")
   source = data_lib.labelled(source, recipe.label_fraction, config.seed)
   images = source.num_examples("train")
+  if images < mesh.size and jax.process_count() == 1:
+    # A handful of images needs no more devices.
+    few = list(mesh.devices.flat)[: 2 ** int(math.log2(images))]
+    mesh = sharding_lib.make_mesh(few)
   batch_size = recipe.batch_size
   if images < batch_size:
     batch_size = 2 ** int(math.log2(images))
@@ -157,13 +161,17 @@ def accuracy(
   Returns:
     In [0, 1]; NaN where no row counts.
   """
-  with jax.default_matmul_precision("float32"):
-    scores = jnp.asarray(x) @ head["kernel"] + head["bias"][None]
-  predicted = np.asarray(scores.argmax(-1))
+  predicted = np.asarray(_predict(head, x))
   counted = (labels >= 0) & where
   if not counted.any():
     return math.nan
   return float(np.mean(predicted[counted] == labels[counted]))
+
+
+@jax.jit
+def _predict(head, x):
+  with jax.default_matmul_precision("float32"):
+    return jnp.argmax(x @ head["kernel"] + head["bias"][None], axis=-1)
 
 
 def make_step(

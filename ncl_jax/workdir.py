@@ -127,6 +127,7 @@ def load_source(config: ConfigDict) -> Source:
     image_size=config.data.image_size,
     train_examples=config.data.train_examples,
     on_bad_image=config.data.on_bad_image,
+    pair_factors=config.data.pair_factors,
   )
 
 

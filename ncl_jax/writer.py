@@ -36,6 +36,14 @@ def append(path: pathlib.Path, row: dict[str, Any]) -> None:
     os.fsync(file.fileno())
 
 
+def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+  """Writes a JSON-lines file anew: a reader sees the old one or the new one."""
+  draft = path.with_suffix(".draft")
+  text = "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in rows)
+  draft.write_text(text, encoding="utf-8")
+  os.replace(draft, path)
+
+
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """The rows of a JSON-lines file; a last line cut off by a kill is left out."""
   rows = []

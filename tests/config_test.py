@@ -11,14 +11,23 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
-CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+# `latent` is of no training run.
+CONFIGS = sorted({path.stem for path in (ROOT / "configs").glob("*.py")} - {"latent"})
 
 
-def get(name, argument="ncl"):
+def load(name):
   spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  return module.get_config(argument)
+  return module
+
+
+def get(name, argument="ncl"):
+  return load(name).get_config(argument)
+
+
+def get_latent():
+  return load("latent").get_config()
 
 
 def source(examples=100, shape=(20, 24, 3)):

@@ -199,6 +199,14 @@ def test_every_row_has_a_place_and_every_place_a_row(source):
   keys = [metric.key for metric in measures.metrics(tiny.config(), source)]
   assert set(keys) == set(measures.PLACES) and len(keys) == len(set(keys))
   assert set(beside.COLUMNS) <= set(keys)
+  config = tiny.config()
+  config.eval.ood = ("folder:sketch",)
+  more = {metric.key for metric in measures.metrics(config, source)}
+  assert more - set(keys) == {"ood:folder:sketch"}
+  ood = {"folder:sketch": {"accuracy": 0.25, "images": 4}}
+  result = {"robustness": {"h": {"clean": 0.5, "ood": ood}}}
+  assert measures.value(result, "ood:folder:sketch") == 0.25
+  assert math.isnan(measures.value(result, "ood:folder:other"))
   assert math.isnan(measures.value({}, "knn_h"))
   assert math.isnan(measures.value({"knn": {"h": {"accuracy": None}}}, "knn_h"))
 
@@ -209,12 +217,18 @@ def test_the_papers_numbers_stand_beside_its_data_and_network_alone():
   assert paper.expected(config)["ncl"]["probe_sgd_h"] == 0.878
   for numbers in paper.EXPECTED.values():
     for arm in numbers.values():
-      assert set(arm) <= set(measures.PLACES)
+      assert {key for key in arm if ":" not in key} <= set(measures.PLACES)
   config.expected = {"ncl": {"knn_h": 0.5}, "mine": {"knn_h": 0.4}}
   both = paper.expected(config)
   assert both["ncl"]["knn_h"] == 0.5 and both["ncl"]["finetune_h"] == 0.926
   assert both["mine"] == {"knn_h": 0.4} and both["cl"]["probe_sgd_h"] == 0.876
   config.expected = {}
+  big = config.copy_and_resolve_references()
+  big.name, big.data.source = "ImageNet-100", "folder:data"
+  big.eval.ood = ("folder:Sketch", "folder:elsewhere")
+  out = {arm: row["ood:folder:Sketch"] for arm, row in paper.expected(big).items()}
+  assert out == {"cl": 0.271, "ncl": 0.280}
+  assert sum(":" in key for key in paper.expected(big)["ncl"]) == 1
   small = config.copy_and_resolve_references()
   small.model.width = 32
   part = config.copy_and_resolve_references()

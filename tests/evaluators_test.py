@@ -7,9 +7,9 @@ import tiny
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
-from ncl_jax import compare, features, nonneg, train, writer
+from ncl_jax import compare, controls, features, nonneg, train, writer
 from ncl_jax import config as config_lib
-from ncl_jax.errors import InputError
+from ncl_jax.errors import Failed, InputError
 from ncl_jax.evaluators import feature_stats, knn, linear_probe, program, retrieval
 
 
@@ -205,22 +205,27 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   config = tiny.config()
   config.train.epochs = 2
   config.data.source = f"arrays:{tmp_path / 'tiny.npz'}"
-  programs = ("feature_stats", "knn")
+  programs = ("feature_stats", "knn", "axes")
   text = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
   assert "purity" in text and "index.html" in text
   for control in ("untrained, calibrated + map", "CL + varimax", "pixels: NMF"):
     assert control in text
   rows = writer.read(tmp_path / "out" / "seed1" / "controls.jsonl")
   assert len({row["control"] for row in rows}) == len(rows) == 13
-  assert all(set(row["results"]) == set(programs) for row in rows)
+  assert all(set(row["results"]) == {"feature_stats", "knn"} for row in rows)
+  assert "same axes in another seed, f" in text
   report = tmp_path / "out" / "report"
   assert {p.name for p in report.iterdir()} == {
     "index.html",
     "report.md",
     "report.json",
     "controls.txt",
+    "explorer.html",
     "figures",
   }
+  for method in ("cl", "ncl"):
+    (pair,) = writer.read(tmp_path / "out" / "seed1" / method / "eval" / "axes.jsonl")
+    assert pair["settings"]["other_seed"] == 0
   for seed in (0, 1):
     cl, ncl = (
       config_lib.from_json(
@@ -231,7 +236,16 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
     lines = config_lib.differences(cl, ncl)
     assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
     assert cl.seed == seed and cl.loss.map == "identity"
-  # Once more: both runs are used as they are.
+  # Once more: the runs, and what was measured, are used as they are.
   monkeypatch.setattr(train, "make_steps", None)
+  monkeypatch.setattr(program, "evaluate", lambda *a, **k: pytest.fail("again"))
   again = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
-  assert again.startswith(text[:200])
+  assert again == text
+
+  def fail(cl, ncl):
+    raise InputError("no such luck")
+
+  # Without controls the report is written all the same, and the cause told.
+  monkeypatch.setattr(controls, "controls", fail)
+  with pytest.raises(Failed, match="index.html[^$]*controls, seed 1.*no such luck"):
+    compare.compare(config, tmp_path / "out", seeds=2, programs=programs)

@@ -23,6 +23,7 @@ LEVELS = {
   "distributed": 0,
   "compile_cache": 0,
   "writer": 0,
+  "ledger": 1,
   "losses": 1,
   "recipe": 1,
   "collapse": 1,
@@ -36,6 +37,7 @@ LEVELS = {
   "workdir": 3,
   "watch": 3,
   "cli": 3,
+  "show_views": 4,
   "features": 3,
   "feed": 3,
   "classifier": 4,
@@ -49,6 +51,7 @@ LEVELS = {
   "self_check": 6,
   "speed": 0,
   "report": 6,
+  "explorer": 6,
   "beside": 7,
   "codes": 7,
   "controls": 7,
@@ -57,6 +60,7 @@ LEVELS = {
   "measures": 7,
   "paper": 7,
   "compare": 7,
+  "latent": 7,
 }
 
 

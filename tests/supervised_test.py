@@ -232,6 +232,13 @@ def test_finetuning_takes_a_stratified_part_of_the_labels(
   assert 0 <= result["h"]["accuracy"] <= 1
 
 
+def test_fewer_images_than_devices_take_fewer_devices(config, variables, source):
+  result = finetune.evaluate(config, variables, source, mesh_of(8), label_fraction=0.1)
+  settings = result["settings"]
+  assert (settings["train_images"], settings["batch_size"]) == (4, 4)
+  assert settings["recipe"]["label_fraction"] == 0.1
+
+
 def test_labelled_leaves_out_what_has_no_label_and_keeps_shares():
   whole = tiny.source(train=40)
   split = whole.split("train")

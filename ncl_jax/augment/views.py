@@ -60,7 +60,8 @@ def make_views(
 
   Args:
     u: from `draws`, rows of the examples in `images`.
-    images: uint8 [N, H, W, C], C as many as `config.mean` has.
+    images: uint8 [N, H, W, C], C as many as `config.mean` has; or [N, V, H, W, C], an
+      image for each view, such as pairs from the data.
     config: the recipe; static under `jax.jit`.
 
   Returns:
@@ -74,6 +75,11 @@ def make_views(
   >>> make_views(u, jnp.zeros((3, 8, 8, 1), jnp.uint8), config).shape
   (3, 2, 4, 4, 1)
   """
+  if images.ndim == 5 and u["crop"].shape[:2] == images.shape[:2]:
+    n, views = images.shape[:2]
+    u = {step: value.reshape(n * views, 1, -1) for step, value in u.items()}
+    x = make_views(u, images.reshape(n * views, *images.shape[2:]), config)
+    return x.reshape(n, views, *x.shape[2:])
   n, height, width, channels = _check(images, config)
   if u["crop"].shape[0] != n:
     raise InputError(

@@ -2,10 +2,11 @@
 
 import difflib
 import pathlib
+from collections.abc import Sequence
 
 from absl import logging
 
-from ncl_jax.data import arrays, digits, folder, idx, tfds
+from ncl_jax.data import arrays, digits, dsprites, folder, idx, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, stratified, subset
@@ -23,7 +24,14 @@ __all__ = [
   "subset",
 ]
 
-FORMS = ("digits", "arrays:FILE.npz", "idx:FOLDER", "folder:PATH", "tfds:NAME")
+FORMS = (
+  "digits",
+  "dsprites",
+  "arrays:FILE.npz",
+  "idx:FOLDER",
+  "folder:PATH",
+  "tfds:NAME",
+)
 
 
 def load(
@@ -33,12 +41,13 @@ def load(
   train_examples: int = 0,
   on_bad_image: str = "stop",
   need_train: bool = True,
+  pair_factors: Sequence[str] = (),
 ) -> Source:
   """Opens a data set.
 
   Args:
-    spec: `digits`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH` or `tfds:NAME`; a
-      path may be relative and may begin with ~.
+    spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH` or
+      `tfds:NAME`; a path may be relative and may begin with ~.
     image_size: side of the square images in pixels: the shorter side is scaled to it
       (bicubic), the centre is kept. 0 = as they are; of image files see
       `folder.load`.
@@ -46,6 +55,7 @@ def load(
       0 = all.
     on_bad_image: what to do about a damaged image file: "stop" or "skip" it.
     need_train: False takes a tfds set that has test images alone, too.
+    pair_factors: dsprites only: in which the images of a positive pair differ.
 
   Returns:
     The source, with splits "train" and "test"; decoded into memory if it fits.
@@ -57,10 +67,17 @@ def load(
     raise InputError(
       f"image size {image_size}; allowed: 1 or more, or 0 for as they are"
     )
+  if pair_factors and spec != "dsprites":
+    raise InputError(
+      f"data.pair_factors = {tuple(pair_factors)!r}: {spec} has no factors to change, "
+      "only dsprites has"
+    )
   kind, colon, place = spec.partition(":")
   path = pathlib.Path(place).expanduser().absolute()
   if spec == "digits":
     source = digits.load(image_size)
+  elif spec == "dsprites":
+    source = dsprites.load(image_size, pair_factors)
   elif kind == "arrays" and place:
     source = arrays.load(path, image_size)
   elif kind == "idx" and place:
@@ -71,7 +88,10 @@ def load(
     source = tfds.load(place, image_size, need_train)
   else:
     raise InputError(_unknown(spec, kind))
-  source = in_memory(subset(source, train=train_examples))
+  source = subset(source, train=train_examples)
+  if spec != "dsprites" or train_examples:
+    # All of dsprites is drawn as it is asked for.
+    source = in_memory(source)
   height, width, channels = source.image_shape
   logging.info(
     "%s: %d train and %d test images of %d x %d x %d, %d classes%s",

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 import numpy as np
@@ -44,11 +44,14 @@ class Split:
     images: the images.
     labels: the classes, which training and evaluation use.
     levels: further labels by name, int32 [N] each, such as coarser classes.
+    partners: where a positive pair is two images: gives to the positions [n] and a
+      random generator the other image of each, uint8 [n, H, W, C].
   """
 
   images: Images
   labels: np.ndarray
   levels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  partners: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
 
   def __len__(self) -> int:
     return len(self.images)
@@ -157,6 +160,7 @@ class Source:
     process_index: int = 0,
     process_count: int = 1,
     split: str = "train",
+    pairs: bool = False,
   ) -> Generator[Batch, None, None]:
     """Endless batches in an order that depends on the seed and the epoch alone.
 
@@ -169,6 +173,8 @@ class Source:
       process_index: whose contiguous part of every global batch to give.
       process_count: into how many parts a global batch is divided.
       split: where the images come from.
+      pairs: give image as [n, 2, H, W, C], each with its partner, where the split has
+        partners; they depend on the seed and the step alone.
 
     Returns:
       Iterator of image uint8 [n, H, W, C], label int32 [n] and id int64 [n], the
@@ -183,8 +189,14 @@ class Source:
 
     def batch(step: int) -> Batch:
       epoch, i = divmod(step, steps)
-      rows = order(epoch)[i * batch_size + part]
-      return {"image": data.images[rows], "label": data.labels[rows], "id": rows}
+      whole = order(epoch)[i * batch_size : (i + 1) * batch_size]
+      rows = whole[part]
+      image = data.images[rows]
+      if pairs and data.partners:
+        # Of the whole batch, so that they do not depend on the number of processes.
+        others = data.partners(whole, np.random.default_rng([seed, step, 1]))[part]
+        image = np.stack([image, others], axis=1)
+      return {"image": image, "label": data.labels[rows], "id": rows}
 
     return prefetch(batch, itertools.count(start_step))
 

@@ -116,11 +116,12 @@ def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
 
 def take(split: Split, rows: np.ndarray) -> Split:
   """The split reduced to `rows`; nothing is decoded."""
-  images = split.images
+  images, partners = split.images, split.partners
   return Split(
     images[rows] if isinstance(images, np.ndarray) else _Rows(images, rows),
     split.labels[rows],
     {name: labels[rows] for name, labels in split.levels.items()},
+    (lambda chosen, rng: partners(rows[chosen], rng)) if partners else None,
   )
 
 

@@ -13,12 +13,16 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
   "robustness": ("robustness", {}),
   "linear_probe_sgd": ("linear_probe", {"protocol": "sgd"}),
   "finetune": ("finetune", {}),
+  "finetune_10": ("finetune", {"label_fraction": 0.1}),
+  "finetune_1": ("finetune", {"label_fraction": 0.01}),
 }
 WITHOUT_LABELS = ("feature_stats", "sepin")
 # Those that train for long: they keep checkpoints and go on.
-RESUMABLE = ("linear_probe_sgd", "finetune")
+RESUMABLE = ("linear_probe_sgd", "finetune", "finetune_10", "finetune_1")
 # Those that need a network, and not only features.
 NEED_NETWORK = ("sepin", *RESUMABLE)
+# Those that compare a run with the same of another seed.
+PAIRED = ("axes",)
 
 
 def applicable(labelled: bool) -> tuple[str, ...]:

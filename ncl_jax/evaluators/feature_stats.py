@@ -91,22 +91,8 @@ def statistics(
     zero_rows, orthogonality (mean |C - I|), effective_rank; with labels also what
     `by_class` gives.
   """
-  live = np.asarray(metrics.live_dimensions(f, threshold))
-  alive = f[:, live]
-  values = {
-    "sparsity": metrics.sparsity(f, threshold),
-    f"sparsity_{COARSE}": metrics.sparsity(f, COARSE),
-    "sparsity_live": metrics.sparsity(alive, threshold) if live.any() else np.nan,
-    "l0": np.mean(metrics.l0(f, threshold)),
-    "activity": (np.abs(alive) > threshold).mean() if live.any() else 0.0,
-    "dimensions": f.shape[1],
-    "live_dimensions": live.sum(),
-    "dead_dimensions": np.sum(~live),
-    "zero_rows": metrics.num_zero_rows(f),
-    "orthogonality": metrics.orthogonality(f),
-    "effective_rank": metrics.effective_rank(f),
-  }
-  values = {name: float(value) for name, value in jax.device_get(values).items()}
+  values = jax.device_get(_statistics(f, threshold))
+  values = {name: float(value) for name, value in values.items()}
   if num_classes:
     values |= by_class(
       f, labels, num_classes, threshold=threshold, activity=activity, seed=seed
@@ -156,6 +142,28 @@ def by_class(
     if name != "frequent_dimensions":
       result[f"{name}_chance"] = float(np.mean([other[name] for other in shuffled]))
   return result
+
+
+@jax.jit(static_argnames="threshold")
+def _statistics(f, threshold):
+  live = metrics.live_dimensions(f, threshold)
+  alive = jnp.sum(live)
+  # Shares, as the number of all entries may be beyond an int32.
+  silent = jnp.mean(jnp.abs(f) < threshold, axis=0)
+  active = jnp.mean(jnp.abs(f) > threshold, axis=0)
+  return {
+    "sparsity": metrics.sparsity(f, threshold),
+    f"sparsity_{COARSE}": metrics.sparsity(f, COARSE),
+    "sparsity_live": jnp.sum(jnp.where(live, silent, 0)) / alive,  # NaN if none is
+    "l0": jnp.sum(active),
+    "activity": jnp.sum(active) / jnp.maximum(alive, 1),
+    "dimensions": f.shape[1],
+    "live_dimensions": alive,
+    "dead_dimensions": f.shape[1] - alive,
+    "zero_rows": metrics.num_zero_rows(f),
+    "orthogonality": metrics.orthogonality(f),
+    "effective_rank": metrics.effective_rank(f),
+  }
 
 
 @jax.jit(static_argnames=("num_classes", "threshold", "activity"))

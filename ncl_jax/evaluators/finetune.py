@@ -22,6 +22,7 @@ def evaluate(
   mesh: Mesh,
   *,
   recipe: recipe_lib.Recipe | None = None,
+  label_fraction: float = 1.0,
   folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
   """Top-1 accuracy on the test split after the last epoch of finetuning.
@@ -31,7 +32,8 @@ def evaluate(
     variables: {"params", "batch_stats"} to start from; never changed.
     source: labelled data.
     mesh: batches are split over its devices.
-    recipe: how; None for the paper's, by the backbone's stem.
+    recipe: how; None for the paper's, by the backbone's stem, with this fraction:
+    label_fraction: share of the training labels used, drawn by class.
     folder: where checkpoints are kept, so that a stopped one goes on; None: nowhere.
 
   Returns:
@@ -41,7 +43,9 @@ def evaluate(
     InputError: if the data have no labels.
   """
   program.need_labels(source, "finetune")
-  recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=EPOCHS)
+  recipe = recipe or recipe_lib.for_stem(
+    config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
+  )
   trained = supervised.train(
     recipe, config, variables, source, mesh, frozen=False, folder=folder
   )

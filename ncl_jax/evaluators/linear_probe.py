@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -15,7 +16,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, checks, supervised
+from ncl_jax import checkpoint, checks, step, supervised
 from ncl_jax import recipe as recipe_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
@@ -260,10 +261,17 @@ def fit(
       "kernel": jnp.zeros((x.shape[1], num_classes), x.dtype),
       "bias": jnp.zeros(num_classes, x.dtype),
     }
-  return _fit(x, labels, weights, jnp.asarray(regularization, x.dtype), start)
+  strength = jnp.asarray(regularization, x.dtype)
+  return _compiled_fit()(x, labels, weights, strength, start)
 
 
-@jax.jit
+@functools.cache
+def _compiled_fit():
+  # The line search makes a large program of little work beside its matrix products,
+  # which are as fast at any level.
+  return jax.jit(_fit, compiler_options=step.cpu_effort(0))
+
+
 def _fit(x, labels, weights, regularization, start):
   weights = weights / weights.sum()
 

@@ -26,7 +26,7 @@ def evaluate(
   source: Source,
   mesh: Mesh,
   *,
-  ood: tuple[str, ...] = (),
+  ood: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
   """Accuracy of the `lbfgs` probe, on `h` and on `f`, where something is wrong.
 
@@ -40,7 +40,7 @@ def evaluate(
     variables: {"params", "batch_stats"}.
     source: labelled data.
     mesh: for the forward passes.
-    ood: other sets, as `data.load` takes them.
+    ood: other sets, as `data.load` takes them; None for `eval.ood`.
 
   Returns:
     {"settings", "h": {"clean", "corrupted" (mean over all kinds and severities),
@@ -54,6 +54,7 @@ def evaluate(
   program.need_labels(source, "robustness")
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
+  ood = tuple(config.eval.ood) if ood is None else ood
   others = {spec: _other(spec, config, source) for spec in ood}
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)

@@ -37,7 +37,7 @@ def evaluate(
   mesh: Mesh,
   *,
   keep: int = 0,
-  transfer: str = "",
+  transfer: str | None = None,
 ) -> dict[str, Any]:
   """Linear probe, retrieval, and transfer, with k of D dimensions.
 
@@ -48,7 +48,7 @@ def evaluate(
     mesh: for the forward passes.
     keep: k; 0 for a quarter of the dimensions.
     transfer: another data set, as `data.load` takes it, on whose training images
-      another probe is fitted; none if empty.
+      another probe is fitted; None for `eval.transfer`, none if empty.
 
   Returns:
     {"settings", "curve", "ablation", "live_dimensions"} and the rows "all", "random",
@@ -63,6 +63,7 @@ def evaluate(
   width = config_lib.widths(config)["f"]
   keep = keep or max(1, width // 4)
   checks.whole("keep", keep, 1, width)
+  transfer = config.eval.transfer if transfer is None else transfer
   classes = {"": source.num_classes}
   parts = {
     name: program.extract(config, variables, source, name, mesh)

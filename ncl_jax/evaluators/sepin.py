@@ -78,6 +78,32 @@ def evaluate(
   return result
 
 
+def dimensions(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
+) -> np.ndarray:
+  """SEPIN of each dimension of `f` on the test split: the mean over its batches.
+
+  Args:
+    config: as in `evaluate`.
+    variables: likewise.
+    source: likewise.
+    mesh: likewise.
+
+  Returns:
+    [D] in nats.
+  """
+  views = program.extract_two_views(config, variables, source, "test", mesh)
+  one, other = (view.layer("f", config.loss.map) for view in views)
+  batches = _batches(len(one), config.seed)
+  temperature = _temperature(config, variables)
+  scores = [
+    metrics.sepin(one[rows], other[rows], temperature=temperature)
+    for half in batches
+    for rows in half
+  ]
+  return np.mean(scores, axis=0)
+
+
 def _temperature(config: ConfigDict, variables: Any) -> float:
   """The temperature of training; where it was learnt, the last."""
   if callable(variables):

@@ -1,5 +1,6 @@
 """Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
+from ncl_jax.metrics import factors
 from ncl_jax.metrics.consistency import class_consistency, label_entropy, purity
 from ncl_jax.metrics.interpretability import (
   correlation,
@@ -21,6 +22,7 @@ __all__ = [
   "correlation",
   "effective_rank",
   "expected_activation",
+  "factors",
   "knn_predict",
   "knn_predict_grid",
   "knn_scores",

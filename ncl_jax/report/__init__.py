@@ -5,6 +5,8 @@ import os
 import pathlib
 from typing import Any
 
+from ncl_jax import explorer
+from ncl_jax.explorer import data
 from ncl_jax.report import figures, page, results, tables
 from ncl_jax.report.comparison import Arm, Comparison, Metric
 
@@ -19,7 +21,9 @@ def _replace(path: pathlib.Path, content: bytes) -> None:
 
 
 def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any]:
-  """Writes `report.json`, `report.md`, `index.html` and `figures/*.png`.
+  """Writes `report.json`, `report.md`, `figures/*.png`, and two pages.
+
+  The pages are `index.html`, the report, and `explorer.html`, to look around in.
 
   Args:
     directory: where to; made if missing, an older report in it is replaced.
@@ -32,6 +36,7 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   (folder / "figures").mkdir(parents=True, exist_ok=True)
   pictures = figures.draw(comparison)
   report = results.document(comparison, pictures)
+  explorer.write(folder / page.EXPLORER, _exploration(comparison))
   images = [image for drawn in pictures for image in (drawn.wide, drawn.narrow)]
   for image in images:
     _replace(folder / image.file, image.png)
@@ -47,6 +52,22 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
       if file not in {image.file for image in images}:
         (folder / file).unlink(missing_ok=True)
   return report
+
+
+def _exploration(comparison: Comparison) -> explorer.Exploration:
+  """The two arms under comparison, to look around in."""
+  count = len(comparison.images)
+  ids = data.some(count, data.IMAGES)
+  return explorer.Exploration(
+    title=comparison.title,
+    images=comparison.images[ids],
+    labels=comparison.labels[ids],
+    class_names=tuple(map(str, comparison.class_names)),
+    sides=tuple(
+      explorer.Side(arm.label, arm.features[ids]) for arm in comparison.arms[:2]
+    ),
+    note="" if len(ids) == count else f"{len(ids)} of {count} test images",
+  )
 
 
 def table(comparison: Comparison) -> str:

@@ -3,14 +3,17 @@
 import contextlib
 import dataclasses
 import io
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 import PIL.Image
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ncl_jax.report.comparison import Comparison
@@ -24,6 +27,7 @@ DIFFERS = "#CC79A7"
 INK = "#222222"
 MARKERS = ("o", "s", "D", "^", "v", "P")
 DPI = 150
+MARGIN = 0.08  # inches of white around what is drawn
 STYLE: dict[Any, Any] = {
   "font.family": "DejaVu Sans",  # ships with matplotlib: the same on every machine
   "font.size": 9,
@@ -69,6 +73,7 @@ class Picture:
     description: what the picture shows, for a reader who cannot see it.
     wide: the figure, panels side by side.
     narrow: the same for a phone, panels one below the other.
+    draw: draws it, given whether the page is narrow.
   """
 
   title: str
@@ -76,6 +81,7 @@ class Picture:
   description: str
   wide: Image
   narrow: Image
+  draw: Callable[[bool], Figure] = dataclasses.field(repr=False, compare=False)
 
 
 @contextlib.contextmanager
@@ -131,21 +137,21 @@ def say(ax: Axes, message: str) -> None:
 
 
 def _render(figure: Figure, file: str) -> Image:
-  buffer = io.BytesIO()
+  canvas = FigureCanvasAgg(figure)
   with warnings.catch_warnings():
     # Class names come in any script; a missing glyph is drawn as a box.
     warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-    figure.savefig(
-      buffer,
-      format="png",
-      dpi=DPI,
-      bbox_inches="tight",
-      pad_inches=0.08,
-      metadata={"Software": None},  # the same numbers give the same bytes
-    )
-  with PIL.Image.open(buffer) as image:
-    size = image.size
-  return Image(file, buffer.getvalue(), size)
+    canvas.draw()
+    box = figure.get_tightbbox(canvas.get_renderer()).padded(MARGIN)
+  # Cut here: `savefig` would draw all of it twice to find where it ends.
+  drawn = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+  left, right = math.floor(box.x0 * DPI), math.ceil(box.x1 * DPI)
+  top, bottom = (drawn.height - math.ceil(y * DPI) for y in (box.y1, box.y0))
+  page = PIL.Image.new("RGB", (right - left, bottom - top), "white")
+  page.paste(drawn, (-left, -top))
+  buffer = io.BytesIO()
+  page.save(buffer, "png", dpi=(DPI, DPI))
+  return Image(file, buffer.getvalue(), page.size)
 
 
 def picture(
@@ -169,4 +175,22 @@ def picture(
     description,
     wide=_render(draw(False), f"figures/{name}.png"),
     narrow=_render(draw(True), f"figures/{name}_narrow.png"),
+    draw=draw,
   )
+
+
+def as_svg(picture: Picture) -> bytes:
+  """The wide figure, drawn again with lines in place of pixels."""
+  buffer = io.BytesIO()
+  with style(), warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    # As above: the same numbers give the same bytes.
+    matplotlib.rcParams["svg.hashsalt"] = picture.title
+    picture.draw(False).savefig(
+      buffer,
+      format="svg",
+      bbox_inches="tight",
+      pad_inches=0.08,
+      metadata={"Date": None},
+    )
+  return buffer.getvalue()

@@ -6,6 +6,9 @@ from ncl_jax.report import drawing, statistics, tables
 from ncl_jax.report.comparison import Comparison
 from ncl_jax.report.page_style import CSS
 
+EXPLORER = "explorer.html"
+LOOK = "Look at single dimensions and images yourself"
+
 
 def escape(string: str) -> str:
   """Text for an element or an attribute.
@@ -121,6 +124,7 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
 <h1>{escape(comparison.title)}</h1>
 <p class="lead">{escape(lead(comparison))}</p>
 <p class="claim">{escape(statistics.claim(len(comparison.seeds)))}</p>
+<p><a href="{EXPLORER}">{LOOK}</a></p>
 </header>
 <main>
 <section>
@@ -157,6 +161,7 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
     f"# {escaped(comparison.title)}",
     escaped(lead(comparison)),
     escaped(statistics.claim(len(comparison.seeds))),
+    f"[{LOOK}]({EXPLORER})",
     "## Results",
     tables.markdown(comparison),
     escaped(tables.legend(comparison)),

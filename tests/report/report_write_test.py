@@ -93,7 +93,8 @@ def written(tmp_path_factory):
   """The example's report, once: (comparison, folder, what `write` returned)."""
   folder = tmp_path_factory.mktemp("report")
   comparison = example.make()
-  with unittest.mock.patch.object(figures, "draw", lambda _: example.pictures()):
+  pictures = example.pictures()  # before it is replaced: it calls `draw` itself
+  with unittest.mock.patch.object(figures, "draw", lambda _: pictures):
     return comparison, folder, report.write(folder, comparison)
 
 
@@ -101,6 +102,18 @@ def test_json_is_strict_and_what_write_returned(written):
   _, folder, returned = written
   content, _ = check_folder(folder)
   assert content == returned
+
+
+def test_the_explorer_shows_the_two_arms(written):
+  comparison, folder, _ = written
+  text = (folder / "explorer.html").read_text("utf-8")
+  content = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
+  assert content["title"] == comparison.title
+  assert [side["label"] for side in content["sides"]] == ["CL", "NCL"]
+  assert content["classes"] == list(comparison.class_names)
+  assert content["images"] == 20
+  assert "explorer.html" in check_folder(folder)[1].links
+  assert "](explorer.html)" in (folder / "report.md").read_text("utf-8")
 
 
 def test_json_holds_every_number(written):

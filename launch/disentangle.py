@@ -1,0 +1,35 @@
+"""Evaluates runs: does each dimension of f stand for one factor of the data?
+
+  python -m launch.disentangle --workdirs=runs/dsprites/cl,runs/dsprites/ncl
+
+Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each run, of
+its untrained network, of as many principal components of the pixels, and of its
+features with the images shuffled, which is chance. Only factors that positive pairs
+share are scored. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
+WORKDIR/eval/disentangle.png: mutual information of dimensions and factors.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+
+_WORKDIRS = flags.DEFINE_list("workdirs", None, "directories of training runs")
+
+
+def main() -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import disentangle, program
+
+  rows = {}
+  for workdir in _WORKDIRS.value or ():
+    run = program.open_run(workdir)
+    figure = run.path / "eval" / "disentangle.png"
+    row = program.evaluate(disentangle, run, figure=figure)
+    name = f"{run.config.method}, seed {run.config.seed}"
+    for key in ("f", "untrained", "pca", "shuffled"):
+      rows[f"{name}: {key} ({run.path.name})"] = row[key]
+  print(disentangle.table(rows))
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdirs",))

@@ -1,0 +1,36 @@
+"""Makes a page to look around in: dimensions, images, and from one to the other.
+
+  python -m launch.explore --workdir=runs/cifar10-ncl --versus=runs/cifar10-cl
+
+One HTML file, WORKDIR/explorer.html, that needs no network: what activates each
+dimension of f, why an image has the code that it has, and which images are near it and
+by which dimensions. With --versus a switch shows the other run, such as CL beside NCL.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE_string("versus", "", "directory of another, to compare with")
+_STEP = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+_OUT = flags.DEFINE_string("out", "", "the file; default: WORKDIR/explorer.html")
+_SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes longer")
+
+
+def main() -> None:
+  """Makes the page."""
+  from ncl_jax.explorer import runs
+
+  path = runs.explore(
+    _WORKDIR.value or "",
+    _VERSUS.value or None,
+    step=_STEP.value,
+    out=_OUT.value or None,
+    sepin=_SEPIN.value,
+  )
+  print(f"Explorer: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdir",))

@@ -1,0 +1,29 @@
+"""Draws every figure of two runs, as PNG and as SVG.
+
+  python -m launch.figures --workdir=runs/seed0/ncl --versus=runs/seed0/cl
+
+In WORKDIR/figures: the images that activate single dimensions most, expected
+activations, correlation, training curves, the values of f, t-SNE maps of h and f, and
+where both runs have been through launch.selection the accuracy over the number of
+dimensions kept.
+"""
+
+from absl import flags
+
+from ncl_jax import cli
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE_string("versus", None, "directory of another, such as of CL")
+_OUT = flags.DEFINE_string("out", "", "the folder; default: WORKDIR/figures")
+
+
+def main() -> None:
+  """Draws."""
+  from ncl_jax.report import runs
+
+  for file in runs.draw(_WORKDIR.value or "", _VERSUS.value or "", _OUT.value or None):
+    print(file)
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdir", "versus"))

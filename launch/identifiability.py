@@ -1,0 +1,38 @@
+"""Does NCL find the classes that made the data? On spaces where they are known.
+
+  python -m launch.identifiability --config=configs/latent.py --workdir=runs/latent
+
+Free features and an MLP are trained by the spectral loss and NT-Xent, CL and NCL, on
+finite sample spaces with P(x, x') = sum_c P(c) P(x|c) P(x'|c). Prints a table and what
+the theory says with PASS or FAIL; exit code 1 if something does not hold. Writes
+WORKDIR/identifiability.md and .json.
+"""
+
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli
+from ncl_jax.errors import Failed
+from ncl_jax.latent import study
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "configs/latent.py")
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the result")
+
+
+def main() -> None:
+  """Studies."""
+  config = _CONFIG.value
+  rows, claims = study.run(config)
+  shown = study.text(rows, claims, config)
+  folder = pathlib.Path(_WORKDIR.value or "").expanduser().resolve()
+  study.write(folder, rows, claims, shown)
+  print(shown)
+  failed = [claim.text for claim in claims if not claim.holds]
+  if failed:
+    raise Failed(f"does not hold: {'; '.join(failed)}")
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "workdir"), fields=study.FIELDS)

@@ -1,0 +1,44 @@
+"""Draws what the augmentations make of a data set: look here when a run does not learn.
+
+  python -m launch.show_views --config=configs/cifar10.py:ncl --out=views.png
+  python -m launch.show_views --workdir=runs/cifar10-ncl
+
+A PNG with a row for each of some training images: the image, the view that tests see,
+and random views as training makes them. With --workdir the settings are those of a run,
+and the picture is WORKDIR/views.png.
+"""
+
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli
+from ncl_jax.errors import InputError
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "config file")
+_WORKDIR = flags.DEFINE_string("workdir", "", "or: directory of a training run")
+_OUT = flags.DEFINE_string("out", "", "the file; default: views.png, or in --workdir")
+_IMAGES = flags.DEFINE_integer("images", 8, "rows", lower_bound=1)
+_VIEWS = flags.DEFINE_integer("views", 8, "random views of each image", lower_bound=1)
+
+
+def main() -> None:
+  """Draws."""
+  from ncl_jax import show_views, workdir
+
+  if (_CONFIG.value is None) == (not _WORKDIR.value):
+    raise InputError("give --config or --workdir, one of them: see --help")
+  config = _CONFIG.value or workdir.read_config(_WORKDIR.value)
+  path = show_views.write(
+    _OUT.value or pathlib.Path(_WORKDIR.value) / "views.png",
+    config,
+    workdir.load_source(config),
+    images=_IMAGES.value,
+    views=_VIEWS.value,
+  )
+  print(f"Views: {path}")
+
+
+if __name__ == "__main__":
+  cli.run(main)

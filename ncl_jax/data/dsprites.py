@@ -1,0 +1,202 @@
+"""Source `dsprites`: the shapes of dSprites, drawn here, each image from its index.
+
+Factors and their values are those of the public description (Matthey et al. 2017,
+github.com/google-deepmind/dsprites-dataset); the pixels are our own.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ncl_jax import checks
+from ncl_jax.data.decode import square
+from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
+
+SIDE = 64
+SHAPES = ("square", "ellipse", "heart")
+# In the order of the index, the last fastest.
+FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}
+SIZES = tuple(FACTORS.values())
+COUNT = math.prod(SIZES)
+# Pixels from the centre of a sprite of scale 1 to its farthest point: a sprite whose
+# centre is at any of the positions stays inside.
+RADIUS = 16.0
+TEST = 10_000
+
+
+def factor_values() -> dict[str, np.ndarray]:
+  """The values of the factors, as the public description has them.
+
+  Returns:
+    shape 1, 2, 3; scale 0.5 to 1; orientation 0 to 2 pi, both ends among the 40; x and
+    y 0 to 1, to the right and downwards.
+
+  >>> factor_values()["scale"].round(1).tolist()
+  [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+  """
+  return {
+    "shape": np.arange(1.0, 4.0),
+    "scale": np.linspace(0.5, 1, 6),
+    "orientation": np.linspace(0, 2 * np.pi, 40),
+    "x": np.linspace(0, 1, 32),
+    "y": np.linspace(0, 1, 32),
+  }
+
+
+def factors_of(index: np.ndarray) -> np.ndarray:
+  """The factors of images, [n, 5] int64 from 0, in the order of `FACTORS`.
+
+  Args:
+    index: [n] int in 0..737,279.
+
+  >>> factors_of(np.array([0, 33, 737_279])).tolist()
+  [[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [2, 5, 39, 31, 31]]
+  """
+  return np.stack(np.unravel_index(index, SIZES), axis=-1).astype(np.int64)
+
+
+def index_of(factors: np.ndarray) -> np.ndarray:
+  """The inverse of `factors_of`: [n, 5] -> [n] int64."""
+  return np.ravel_multi_index(tuple(np.asarray(factors).T), SIZES)
+
+
+def render(index: np.ndarray) -> np.ndarray:
+  """Draws images.
+
+  A pixel is white if its centre lies in the sprite. Each sprite is drawn once, and put
+  at its position, a whole pixel from the next, by copying.
+
+  Args:
+    index: [n] int in 0..737,279.
+
+  Returns:
+    uint8 [n, 64, 64, 1], 0 or 255.
+
+  Raises:
+    InputError: an index outside.
+
+  >>> render(np.array([0])).shape
+  (1, 64, 64, 1)
+  """
+  index = np.asarray(index)
+  if index.size and not (index.min() >= 0 and index.max() < COUNT):
+    raise InputError(
+      f"images {index.min()} to {index.max()} of dsprites: allowed are 0 to {COUNT - 1}"
+    )
+  sprite, position = np.divmod(index, SIZES[3] * SIZES[4])
+  x, y = np.divmod(position, SIZES[4])
+  return _windows()[sprite, SIZES[4] - 1 - y, SIZES[3] - 1 - x][..., None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawn:
+  """Images drawn when they are asked for.
+
+  Attributes:
+    index: [N] which; see `factors_of`.
+    size: side in pixels.
+  """
+
+  index: np.ndarray
+  size: int = SIDE
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """(N, size, size, 1)."""
+    return (len(self.index), self.size, self.size, 1)
+
+  def __len__(self) -> int:
+    return len(self.index)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    return square(render(self.index[rows]), self.size)
+
+
+def load(image_size: int = 0, pair_factors: Sequence[str] = ()) -> Source:
+  """727,280 train and 10,000 test images, drawn by lot, always the same.
+
+  Labels are the three shapes; all five factors are levels of the splits.
+
+  Args:
+    image_size: side in pixels; 0 = 64.
+    pair_factors: in which the two images of a positive pair differ, each drawn anew;
+      (): a pair are two views of one image.
+
+  Returns:
+    The source.
+
+  Raises:
+    InputError: for another factor.
+  """
+  for name in pair_factors:
+    checks.choice("data.pair_factors", name, tuple(FACTORS))
+  order = np.random.default_rng(0).permutation(COUNT)
+  splits = {}
+  for name, index in {"train": order[TEST:], "test": order[:TEST]}.items():
+    index = np.sort(index)
+    factors = factors_of(index).astype(np.int32)
+    levels = {factor: factors[:, k] for k, factor in enumerate(FACTORS)}
+    images = Drawn(index, image_size or SIDE)
+    partners = functools.partial(_partners, images, tuple(pair_factors))
+    splits[name] = Split(
+      images, levels["shape"], levels, partners if pair_factors else None
+    )
+  return Source("dsprites", splits, SHAPES, True)
+
+
+def _partners(
+  images: Drawn, changed: tuple[str, ...], rows: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+  """Images that differ from those at `rows` in the named factors, drawn uniformly."""
+  factors = factors_of(images.index[rows])
+  for k, (name, count) in enumerate(FACTORS.items()):
+    if name in changed:
+      factors[:, k] = rng.integers(count, size=len(rows))
+  return square(render(index_of(factors)), images.size)
+
+
+@functools.cache
+def _windows() -> np.ndarray:
+  """[720, 32, 32, 64, 64] views of the sprites, 6.5 MB in truth."""
+  return np.lib.stride_tricks.sliding_window_view(_sprites(), (SIDE, SIDE), (1, 2))
+
+
+def _sprites() -> np.ndarray:
+  """[720, 95, 95] every shape, scale and orientation in the middle of a canvas."""
+  values = factor_values()
+  side = SIDE + SIZES[4] - 1
+  offset = np.arange(side) - (side - 1) / 2
+  # y upwards in the plane of the shapes, downwards in the image.
+  y, x = -offset[:, None], offset[None]
+  canvas = np.empty((*SIZES[:3], side, side), np.uint8)
+  for i, scale in enumerate(values["scale"]):
+    for j, angle in enumerate(values["orientation"]):
+      c, s = np.cos(angle), np.sin(angle)
+      # The pixels turned back, in units of the radius.
+      u = (c * x + s * y) / (scale * RADIUS)
+      v = (c * y - s * x) / (scale * RADIUS)
+      for k, inside in enumerate((_square, _ellipse, _heart)):
+        canvas[k, i, j] = 255 * inside(u, v)
+  return canvas.reshape(-1, side, side)
+
+
+def _square(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+  return np.maximum(abs(u), abs(v)) <= 0.5**0.5
+
+
+def _ellipse(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+  return u**2 + (2 * v) ** 2 <= 1
+
+
+def _heart(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+  """`(x^2 + y^2 - 1)^3 <= x^2 y^3`, moved so that its centroid is at 0."""
+  x, y = HEART_UNIT * u, HEART_UNIT * v + HEART_CENTROID
+  return (x**2 + y**2 - 1) ** 3 <= x**2 * y**3
+
+
+# Of the curve: the y of its centroid, and the distance of its farthest point from that.
+HEART_CENTROID, HEART_UNIT = 0.29348, 1.29101

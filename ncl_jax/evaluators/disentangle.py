@@ -1,0 +1,204 @@
+"""Disentanglement: which dimension holds which factor of the data, beside chance.
+
+Beside a run's features stand those of the untrained network, as many principal
+components of the pixels, and the run's own with the images shuffled.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from ncl_jax import step as step_lib
+from ncl_jax.data import subset
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+from ncl_jax.metrics import factors as factor_metrics
+from ncl_jax.report import drawing
+
+IMAGES = 4000
+# Of dSprites: what a positive pair need not share, so that training deletes it.
+CROP_CHANGES = ("scale", "x", "y")
+FLIP_CHANGES = ("orientation", "x")
+
+
+def evaluate(
+  config: ConfigDict,
+  variables: Any,
+  source: Source,
+  mesh: Mesh,
+  *,
+  figure: pathlib.Path | None = None,
+) -> dict[str, Any]:
+  """Every factor metric of `f` on test images.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"}.
+    source: data with levels, the factors.
+    mesh: for the forward passes.
+    figure: where to draw the mutual information of dimensions and factors; None: not.
+
+  Returns:
+    {"settings", "f", "shuffled", "untrained", "pca"}, each but the first as
+    `metrics.factors.scores`, with live_dimensions.
+
+  Raises:
+    InputError: if fewer than two factors can be scored.
+  """
+  size = min(IMAGES, source.num_examples("test"))
+  few = subset(source, test=size, train=min(IMAGES, source.num_examples("train")))
+  names = scored(config, few)
+  split = few.split("test")
+  values = np.stack([split.levels[name] for name in names], axis=1)
+  if values.min() < 0:
+    raise InputError(f"{source.name} has test images without a value of some factor")
+
+  def layer(variables):
+    found = program.extract(config, variables, few, "test", mesh)
+    return found.layer("f", config.loss.map)
+
+  f = layer(variables)
+  untrained = step_lib.build(lambda: step_lib.init_variables(config, few), mesh)
+  order = np.random.default_rng([config.seed, 3]).permutation(size)
+  table = {
+    "f": f,
+    "shuffled": f[order],
+    "untrained": layer(untrained),
+    "pca": principal(few, f.shape[1], config.seed),
+  }
+  if figure:
+    draw(f, values, names, figure)
+  return {
+    "settings": program.describe(
+      config,
+      source,
+      split="test",
+      images=size,
+      factors=list(names),
+      left_out=[name for name in split.levels if name not in names],
+      dimensions=f.shape[1],
+      pca_dimensions=table["pca"].shape[1],
+      bins=factor_metrics.BINS,
+    ),
+    **{
+      key: factor_metrics.scores(x, values, config.seed)
+      | {"live_dimensions": int((np.ptp(x, 0) > config.eval.threshold).sum())}
+      for key, x in table.items()
+    },
+  }
+
+
+def scored(config: ConfigDict, source: Source) -> tuple[str, ...]:
+  """The factors that positive pairs share: an invariance deletes its factor.
+
+  Args:
+    config: of the training.
+    source: the data.
+
+  Returns:
+    Names among the levels of its test split.
+
+  Raises:
+    InputError: if they are fewer than two.
+  """
+  changed = set(config.data.pair_factors)
+  if source.name == "dsprites":
+    # The views' own changes; colour and blur touch no factor.
+    if min(config.augment.crop_scale) < 1:
+      changed |= set(CROP_CHANGES)
+    if config.augment.flip:
+      changed |= set(FLIP_CHANGES)
+  levels = source.split("test").levels
+  names = tuple(name for name in levels if name not in changed)
+  if len(names) < 2:
+    raise InputError(
+      f"{source.name} has the factors {', '.join(levels) or 'none'}, of which positive "
+      f"pairs share {', '.join(names) or 'none'}: disentangle needs at least 2"
+    )
+  return names
+
+
+def principal(source: Source, width: int, seed: int) -> np.ndarray:
+  """Principal components of the pixels of the test images, fitted on train images.
+
+  Args:
+    source: the data.
+    width: how many, if there are so many.
+    seed: of the solver.
+
+  Returns:
+    [N, width or less].
+  """
+  from sklearn.decomposition import PCA
+
+  train, test = (
+    np.asarray(images[np.arange(len(images))], np.float32).reshape(len(images), -1)
+    for images in (source.split("train").images, source.split("test").images)
+  )
+  count = min(width, *train.shape)
+  return (
+    PCA(count, svd_solver="randomized", random_state=seed).fit(train).transform(test)
+  )
+
+
+def order_of(information: np.ndarray) -> np.ndarray:
+  """Dimensions by the factor that they tell most about, the most telling first.
+
+  Args:
+    information: [D, L].
+
+  Returns:
+    [D] int.
+
+  >>> order_of(np.array([[0.0, 1.0], [0.5, 0.0], [2.0, 0.1]])).tolist()
+  [2, 1, 0]
+  """
+  return np.lexsort((-information.max(1), information.argmax(1)))
+
+
+def draw(
+  f: np.ndarray, values: np.ndarray, names: tuple[str, ...], file: pathlib.Path
+) -> None:
+  """The mutual information of dimensions and factors as a picture.
+
+  Args:
+    f: [N, D] features.
+    values: [N, L] factors.
+    names: [L] of the factors.
+    file: a PNG.
+  """
+  information = factor_metrics.mutual_information(f, values)
+  shares = [np.unique(v, return_counts=True)[1] / len(v) for v in values.T]
+  entropy = np.array([max(-np.sum(p * np.log(p)), 1e-12) for p in shares])
+  told = information / entropy[None]
+  with drawing.style():
+    figure = Figure((6.5, 0.7 + 0.35 * len(names)), drawing.DPI, layout="constrained")
+    ax = figure.subplots()
+    image = ax.imshow(
+      told[order_of(told)].T, aspect="auto", vmin=0, vmax=1, cmap="viridis"
+    )
+    ax.grid(False)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_xlabel("dimension of f, sorted by the factor that it tells most about")
+    figure.colorbar(image, ax=ax, label="I / H")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, format="png", metadata={"Software": None})
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+  """Markdown of several results.
+
+  Args:
+    rows: label -> scores.
+  """
+  names = list(next(iter(rows.values())))
+  lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+  for label, scores in rows.items():
+    cells = " | ".join(f"{scores[name]:.3g}" for name in names)
+    lines.append(f"| {label} | {cells} |")
+  return "\n".join(lines)

@@ -1,0 +1,207 @@
+"""What the explorer shows of a feature matrix: few values, small enough for a page."""
+
+import dataclasses
+
+import numpy as np
+
+from ncl_jax.data.source import Images
+
+IMAGES = 10_000  # more would make the page too large to open
+TOP = 24  # images shown of a dimension
+KEPT = 16  # values kept of an image's code
+NEIGHBOURS = 8
+CLASSES = 10  # bars of a class histogram
+BINS = 20  # of an activation histogram
+SCALE = 32767  # f lies in -1..1: two bytes a value
+_BLOCK = 256  # dimensions, or rows, at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """One method.
+
+  Attributes:
+    label: what a reader sees, e.g. "NCL".
+    f: features after the map, rows of unit length or zero, [N, D].
+    sepin: [D] in nats; None where it was not computed.
+  """
+
+  label: str
+  f: np.ndarray
+  sepin: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+  """Images and one or two methods' features of them.
+
+  Attributes:
+    title: heading of the page.
+    images: uint8 [N, H, W, C] with C 1 or 3.
+    labels: [N] classes; -1 where unknown.
+    class_names: of the classes; numbers stand for missing ones.
+    sides: the methods, the baseline first.
+    threshold: `|f|` above it counts as active.
+    note: what the images are, in a sentence; "" for none.
+  """
+
+  title: str
+  images: Images
+  labels: np.ndarray
+  class_names: tuple[str, ...]
+  sides: tuple[Side, ...]
+  threshold: float = 1e-5
+  note: str = ""
+
+  def __post_init__(self):
+    if not self.sides:
+      raise ValueError("an exploration has 1 side or more, got none")
+    counts = {"labels": len(self.labels)}
+    counts |= {f"features of {side.label!r}": len(side.f) for side in self.sides}
+    for name, count in counts.items():
+      if count != len(self.images):
+        raise ValueError(f"{name}: {count} rows for {len(self.images)} images")
+
+
+def some(count: int, most: int = IMAGES) -> np.ndarray:
+  """Positions of at most that many of `count` images, in order; always the same ones.
+
+  >>> some(3).tolist()
+  [0, 1, 2]
+  """
+  return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
+def dimensions(
+  f: np.ndarray, labels: np.ndarray, num_classes: int, threshold: float
+) -> dict[str, np.ndarray]:
+  """The table of dimensions, and what is shown of each.
+
+  Active means `|f| > threshold`; consistency is the share of the most frequent class
+  among the labelled images that activate the dimension, entropy that of their classes.
+
+  Args:
+    f: [N, D] features.
+    labels: [N]; -1 where unknown.
+    num_classes: K; 0 for none.
+    threshold: see above.
+
+  Returns:
+    active [D] number of images; expected [D] mean of f; consistency [D] and entropy [D]
+    in nats, NaN without a labelled image; classes and class_counts [D, up to 10], the
+    most frequent first, -1 and 0 where there is none; top and top_values [D, up to 24],
+    the images of the highest f above the threshold, -1 and 0 where there is none;
+    histogram [D, 20] of the active values from low [D] to high [D], which enclose 0.
+  """
+  parts = [
+    _dimensions(f[:, start : start + _BLOCK], labels, num_classes, threshold)
+    for start in range(0, f.shape[1], _BLOCK)
+  ]
+  return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _dimensions(f, labels, num_classes, threshold):
+  on = np.abs(f) > threshold
+  top = highest(np.where(f > threshold, f, 0).T, TOP)
+  low = np.minimum(f.min(axis=0), 0)
+  high = np.maximum(f.max(axis=0), 0)
+  # A dead dimension has no width: its values, all inactive, are not counted anyway.
+  width = np.where(high > low, high - low, 1)
+  bins = np.minimum(((f - low[None]) / width[None] * BINS).astype(np.int64), BINS - 1)
+  bins += BINS * np.arange(f.shape[1])[None]
+  histogram = np.bincount(bins[on], minlength=BINS * f.shape[1])
+  return {
+    "active": on.sum(axis=0),
+    "expected": f.mean(axis=0, dtype=np.float64),
+    **_by_class(on, labels, num_classes),
+    "top": top[0],
+    "top_values": top[1],
+    "histogram": histogram.reshape(f.shape[1], BINS),
+    "low": low,
+    "high": high,
+  }
+
+
+def _by_class(on, labels, num_classes):
+  onehot = labels[:, None] == np.arange(max(num_classes, 1))[None]
+  counts = on.T.astype(np.float32) @ onehot.astype(np.float32)
+  total = counts.sum(axis=1)
+  with np.errstate(divide="ignore", invalid="ignore"):
+    share = counts / total[:, None]
+    terms = np.where(share > 0, share * np.log(share), 0 * share)
+  classes, most = highest(counts, CLASSES)
+  return {
+    "consistency": share.max(axis=1),
+    "entropy": -terms.sum(axis=1),
+    "classes": classes,
+    "class_counts": most,
+  }
+
+
+def codes(f: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
+  """The few largest values of each image.
+
+  Args:
+    f: [N, D] features.
+    threshold: `|f|` above it counts as active.
+
+  Returns:
+    kept and kept_values [N, up to 16]: dimensions of the largest `|f|`, largest first,
+    and their f; -1 and 0 where no active one is left; l0 [N] active dimensions.
+  """
+  size = np.abs(f)
+  kept, _ = highest(np.where(size > threshold, size, 0), KEPT)
+  values = np.take_along_axis(f, np.maximum(kept, 0), axis=1)
+  return {
+    "kept": kept,
+    "kept_values": np.where(kept < 0, 0, values),
+    "l0": (size > threshold).sum(axis=1),
+  }
+
+
+def neighbours(f: np.ndarray) -> dict[str, np.ndarray]:
+  """The other images with the largest cosine.
+
+  Args:
+    f: [N, D] features, rows of unit length or zero.
+
+  Returns:
+    near and near_values [N, up to 8], nearest first; -1 and 0 where no image with a
+    positive cosine is left.
+  """
+  near, values = [], []
+  for start in range(0, len(f), _BLOCK):
+    cosines = f[start : start + _BLOCK] @ f.T
+    rows = np.arange(len(cosines))
+    cosines[rows, start + rows] = 0
+    found = highest(cosines, NEIGHBOURS)
+    near.append(found[0])
+    values.append(found[1])
+  return {"near": np.concatenate(near), "near_values": np.concatenate(values)}
+
+
+def highest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+  """Positions and values of the largest positive entries of each row, largest first.
+
+  Args:
+    values: [R, C].
+    count: how many; fewer if there are fewer columns.
+
+  Returns:
+    [R, min(count, C)] positions, -1 where no positive entry is left, and values, 0
+    there. Of equals the first comes first, but for the choice at the end of the list.
+
+  >>> highest(np.array([[1.0, 0.0, 3.0]]), 2)[0].tolist()
+  [[2, 0]]
+  """
+  count = min(count, values.shape[1])
+  if count < values.shape[1]:
+    at = np.argpartition(-values, count - 1, axis=1)[:, :count]
+    at = np.sort(at, axis=1)
+  else:
+    at = np.broadcast_to(np.arange(count), values.shape)
+  found = np.take_along_axis(values, at, axis=1)
+  order = np.argsort(-found, axis=1, kind="stable")
+  at = np.take_along_axis(at, order, axis=1)
+  found = np.take_along_axis(found, order, axis=1)
+  return np.where(found > 0, at, -1), np.maximum(found, 0)

@@ -1,0 +1,500 @@
+"use strict";
+// State is the address: #SIDE/dimension/NUMBER or #SIDE/image/NUMBER. All texts of the
+// data enter the page as text nodes and attributes, never as markup.
+(() => {
+const $ = (id) => document.getElementById(id);
+const ARRAYS = { i2: Int16Array, i4: Int32Array, f4: Float32Array };
+const SCALE = 32767;
+const PAGE = 100;
+const data = JSON.parse($("data").textContent);
+
+function bytes(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64);
+  const out = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) out[i] = text.charCodeAt(i);
+  return out;
+}
+
+function unpack(packed) {
+  const values = new ARRAYS[packed.type](bytes(packed.data).buffer);
+  values.wide = packed.width;
+  return values;
+}
+
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === "onclick") node.addEventListener("click", value);
+    else if (value !== undefined && value !== false) node.setAttribute(key, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const labels = unpack(data.labels);
+const known = data.classes.length > 0;
+const className = (k) => (k < 0 ? "unlabelled" : data.classes[k]);
+// Isolated, so that right-to-left names leave the text around them in order.
+const name = (k) => el("bdi", {}, className(k));
+const count = (n) => n.toLocaleString("en");
+const percent = (x) => (Number.isNaN(x) ? "–" : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`);
+const fixed = (x, digits) => (Number.isNaN(x) ? "–"
+  : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
+
+// ---- data of one method, unpacked when it is first looked at
+
+const sides = data.sides.map(() => null);
+
+function load(index) {
+  if (sides[index]) return sides[index];
+  const { label, dimensions, arrays } = data.sides[index];
+  const side = { label, dimensions };
+  for (const key of Object.keys(arrays)) side[key] = unpack(arrays[key]);
+  side.purity = new Float32Array(dimensions);
+  side.majority = new Int32Array(dimensions);
+  for (let d = 0; d < dimensions; d++) {
+    const votes = new Map();
+    let total = 0;
+    for (const n of row(side.top, d)) {
+      if (n < 0 || labels[n] < 0) continue;
+      votes.set(labels[n], (votes.get(labels[n]) || 0) + 1);
+      total++;
+    }
+    const most = Math.max(...votes.values());
+    const winners = [...votes.keys()].filter((k) => votes.get(k) === most);
+    side.majority[d] = total ? Math.min(...winners) : -1;
+    side.purity[d] = total ? most / total : NaN;
+  }
+  return (sides[index] = side);
+}
+
+const row = (array, i) => array.subarray(i * array.wide, (i + 1) * array.wide);
+
+function code(side, n) {
+  const dims = row(side.kept, n);
+  const values = row(side.kept_values, n);
+  return [...dims].map((d, i) => [d, values[i] / SCALE]).filter(([d]) => d >= 0);
+}
+
+// ---- thumbnails
+
+const urls = [];
+const { width, height, tile, columns, rows, mime } = data.sprite;
+
+function sheet(index) {
+  if (!urls[index]) {
+    const blob = new Blob([bytes($(`sheet${index}`).textContent)], { type: mime });
+    urls[index] = `url(${URL.createObjectURL(blob)})`;
+  }
+  return urls[index];
+}
+
+function thumb(n, size) {
+  const scale = size / Math.max(width, height);
+  const place = n % (columns * rows);
+  const x = (place % columns) * tile[0] * scale;
+  const y = Math.floor(place / columns) * tile[1] * scale;
+  const label = known ? `image ${n}, ${className(labels[n])}` : `image ${n}`;
+  const node = el("button", { type: "button", class: "thumb", title: label,
+    "aria-label": label, "data-image": n });
+  if (scale > 1.5) node.classList.add("sharp");
+  node.style.setProperty("--w", `${width * scale}px`);
+  node.style.setProperty("--h", `${height * scale}px`);
+  node.style.backgroundImage = sheet(Math.floor(n / (columns * rows)));
+  node.style.backgroundSize =
+    `${columns * tile[0] * scale}px ${rows * tile[1] * scale}px`;
+  node.style.backgroundPosition = `${-x}px ${-y}px`;
+  return node;
+}
+
+const strip = (images, size) =>
+  el("div", { class: "strip" }, ...[...images].filter((n) => n >= 0).map((n) => thumb(n, size)));
+
+function cell(n, size, text, majority) {
+  const frame = majority === undefined || labels[n] < 0 ? ""
+    : labels[n] === majority ? " agrees" : " differs";
+  const caption = known ? el("span", { class: "caption" }, name(labels[n])) : null;
+  return el("div", { class: `cell${frame}` }, thumb(n, size), caption,
+    text ? el("span", { class: "soft" }, text) : null);
+}
+
+// ---- where we are
+
+const state = { side: data.sides.length - 1, view: "", item: 0, tab: "dimension",
+  sort: "expected", down: true, shown: PAGE, order: [] };
+
+function read() {
+  const [side, view, item] = location.hash.slice(1).split("/");
+  const valid = { dimension: (s) => data.sides[s].dimensions, image: () => data.images };
+  const s = Number(side);
+  if (side === "" || !(s in data.sides) || !(view in valid)) return false;
+  const i = Number(item);
+  if (!Number.isInteger(i) || i < 0 || i >= valid[view](s)) return false;
+  Object.assign(state, { side: s, view, item: i });
+  return true;
+}
+
+function go(view, item, replace) {
+  const hash = `#${state.side}/${view}/${item}`;
+  if (hash === location.hash) return show();
+  if (!replace) {
+    location.hash = hash;
+    return undefined;
+  }
+  history.replaceState(null, "", hash);
+  read();
+  return show();
+}
+
+function flip() {
+  if (data.sides.length < 2) return;
+  // Dimensions of two methods are not the same thing: the place in the list is kept.
+  const rank = Math.max(0, state.order.indexOf(state.item));
+  const listed = state.tab === "dimension";
+  state.side = (state.side + 1) % data.sides.length;
+  sort();
+  let item = state.item;
+  if (state.view === "dimension") {
+    const order = listed ? state.order : dimensions();
+    item = order.length ? order[Math.min(rank, order.length - 1)] : 0;
+  }
+  if (state.view) go(state.view, item, true);
+  list();
+}
+
+function step(by) {
+  if (!state.view) return;
+  const size = state.view === "image" ? data.images : load(state.side).dimensions;
+  const order = state.tab === state.view ? state.order : null;
+  const at = order ? order.indexOf(state.item) : state.item;
+  let item = state.item + by;
+  if (order && at >= 0) item = at + by in order ? order[at + by] : state.item;
+  if (item >= 0 && item < size) go(state.view, item, true);
+}
+
+// ---- the list
+
+const COLUMNS = [
+  { key: "number", title: "dim", sort: (s, d) => d, text: (s, d) => String(d),
+    about: "number of the dimension" },
+  { key: "images", title: "top images" },
+  { key: "top", title: "top class", name: true, labelled: true,
+    sort: (s, d) => className(s.majority[d]),
+    about: "most frequent class of the top images" },
+  { key: "purity", title: "purity", labelled: true,
+    sort: (s, d) => s.purity[d], text: (s, d) => percent(s.purity[d]),
+    about: "that class's share of the top images: as many images for each dimension of "
+      + "each method" },
+  { key: "expected", title: "EA", sort: (s, d) => s.expected[d],
+    text: (s, d) => fixed(s.expected[d], 3),
+    about: "expected activation: mean of f over all images, codes being of length 1" },
+  { key: "active", title: "active", sort: (s, d) => s.active[d],
+    text: (s, d) => percent(s.active[d] / data.images),
+    about: `activity: share of the images with |f| > ${data.threshold}` },
+  { key: "consistency", title: "consist.", labelled: true, wide: true,
+    sort: (s, d) => s.consistency[d], text: (s, d) => percent(s.consistency[d]),
+    about: "class consistency: share of the most frequent class among the active images" },
+  { key: "entropy", title: "entropy", labelled: true, wide: true,
+    sort: (s, d) => s.entropy[d], text: (s, d) => fixed(s.entropy[d], 2),
+    about: "of the classes of the active images, in nats; 0 = one class" },
+  { key: "sepin", title: "SEPIN", wide: true, computed: "sepin",
+    sort: (s, d) => s.sepin[d], text: (s, d) => fixed(s.sepin[d], 4),
+    about: "information that this dimension alone carries, in nats" },
+];
+const shownColumns = () => COLUMNS.filter((c) =>
+  (!c.labelled || known) && (!c.computed || c.computed in load(state.side)));
+
+function dimensions() {
+  const side = load(state.side);
+  const text = $("filter").value.trim().toLowerCase();
+  const least = Number($("minimum").value) || 0;
+  const found = [];
+  for (let d = 0; d < side.dimensions; d++) {
+    const top = side.majority[d];
+    const named = known && top >= 0 && className(top).toLowerCase().includes(text);
+    if (side.active[d] >= least && (!text || named || String(d) === text)) found.push(d);
+  }
+  const column = COLUMNS.find((c) => c.key === state.sort);
+  const value = new Map(found.map((d) => [d, column.sort(side, d)]));
+  const sign = state.down ? -1 : 1;
+  return found.sort((a, b) => {
+    const [x, y] = [value.get(a), value.get(b)];
+    if (typeof x === "string") return sign * x.localeCompare(y) || a - b;
+    // Undefined ones last, whichever the direction.
+    return Number.isNaN(x) - Number.isNaN(y) || sign * (x - y) || a - b;
+  });
+}
+
+function images() {
+  const text = $("filter").value.trim().toLowerCase();
+  const found = [];
+  for (let n = 0; n < data.images; n++) {
+    if (!text || String(n) === text || className(labels[n]).toLowerCase().includes(text))
+      found.push(n);
+  }
+  return found;
+}
+
+function sort() {
+  state.order = state.tab === "dimension" ? dimensions() : images();
+}
+
+function list() {
+  sort();
+  const kind = state.tab;
+  const total = kind === "image" ? data.images : load(state.side).dimensions;
+  const kinds = { dimension: "Dimensions", image: "Images" };
+  $("tabs").replaceChildren(...Object.entries(kinds).map(([key, title]) =>
+    el("button", { type: "button", "aria-pressed": key === kind, onclick: () => tab(key) }, title)));
+  $("sides").replaceChildren(...data.sides.map((side, i) =>
+    el("button", { type: "button", dir: "auto", "aria-pressed": i === state.side,
+      onclick: () => { if (i !== state.side) flip(); } }, side.label)));
+  $("sides").hidden = data.sides.length < 2;
+  $("least").hidden = kind !== "dimension";
+  $("filter").placeholder = known ? "class or number" : "number";
+  $("filter").setAttribute("aria-label", `filter by ${$("filter").placeholder}`);
+  $("count").textContent = `${count(state.order.length)} of ${count(total)} ${kind}s`
+    + (data.note ? ` · ${data.note}` : "");
+  const page = state.order.slice(0, state.shown);
+  $("entries").replaceChildren(kind === "dimension" ? table(page)
+    : el("div", { class: "grid" }, ...page.map((n) => cell(n, 48))));
+  $("more").hidden = state.order.length <= state.shown;
+  mark();
+}
+
+function tab(kind) {
+  Object.assign(state, { tab: kind, shown: PAGE });
+  document.body.dataset.view = "list";
+  $("filter").value = "";
+  list();
+}
+
+function table(page) {
+  const side = load(state.side);
+  const shown = shownColumns();
+  const head = shown.map((c) => {
+    const sorted = c.key === state.sort;
+    const order = state.down ? "descending" : "ascending";
+    return el("th", { scope: "col", class: classes(c), "aria-sort": sorted && order },
+      c.sort ? el("button", { type: "button", title: c.about, "data-sort": c.key,
+        onclick: () => sortBy(c.key) }, c.title) : c.title);
+  });
+  const body = page.map((d) => el("tr", { "data-dimension": d }, ...shown.map((c) => {
+    if (c.key === "number") return el("td", {}, link(d, String(d)));
+    if (c.key === "images") return el("td", {}, strip(row(side.top, d).slice(0, 5), 24));
+    const top = side.majority[d];
+    if (c.name) return el("td", { class: classes(c), title: className(top) },
+      top < 0 ? "–" : name(top));
+    return el("td", { class: classes(c) }, c.text(side, d));
+  })));
+  return el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
+}
+
+const classes = (c) =>
+  [c.name && "name", c.key === "images" && "name", c.wide && "wide"].filter(Boolean).join(" ");
+
+function sortBy(key) {
+  const same = state.sort === key;
+  state.down = same ? !state.down : !["number", "top", "entropy"].includes(key);
+  state.sort = key;
+  list();
+  document.querySelector(`[data-sort=${key}]`).focus();
+}
+
+const link = (d, text) =>
+  el("button", { type: "button", class: "link", "data-dimension": d }, text);
+
+function mark() {
+  for (const tr of document.querySelectorAll("tr.open")) tr.classList.remove("open");
+  if (state.view !== "dimension") return;
+  const open = document.querySelector(`#entries tr[data-dimension="${state.item}"]`);
+  if (open) open.classList.add("open");
+}
+
+// ---- one dimension, one image
+
+function heading(...title) {
+  const move = (by, sign, label) => el("button", { type: "button", class: "plain",
+    "aria-label": label, title: label, onclick: () => step(by) }, sign);
+  return el("div", { class: "bar" },
+    el("button", { type: "button", class: "plain", id: "back", onclick: back }, "‹ list"),
+    el("h2", {}, ...title),
+    el("span", { class: "pair" }, move(-1, "←", "previous (k)"), " ", move(1, "→", "next (j)")));
+}
+
+function back() {
+  document.body.dataset.view = "list";
+  $("filter").focus({ preventScroll: true });
+}
+
+function line(label, share, text, negative) {
+  const fill = el("div", { class: negative ? "fill negative" : "fill" });
+  fill.style.width = `${100 * Math.min(1, Math.abs(share))}%`;
+  return el("div", { class: "line" }, el("div", {}, label),
+    el("div", { class: "track", "aria-hidden": "true" }, fill), el("div", {}, text));
+}
+
+function dimension(d) {
+  const side = load(state.side);
+  const active = side.active[d];
+  const out = [heading(el("bdi", {}, side.label), ` · dimension ${d}`)];
+  if (!active) return [...out, el("p", {}, "Dead: no image activates it.")];
+  const top = [...row(side.top, d)].filter((n) => n >= 0);
+  const values = row(side.top_values, d);
+  const majority = known ? side.majority[d] : undefined;
+  const labelled = top.filter((n) => labels[n] >= 0).length;
+  const agree = top.filter((n) => labels[n] === majority).length;
+  const facts = el("p", {}, `Active on ${percent(active / data.images)} of the images `
+    + `(${count(active)} of ${count(data.images)}); mean ${fixed(side.expected[d], 3)}`
+    + (side.sepin ? `; SEPIN ${fixed(side.sepin[d], 4)} nats` : "") + ".");
+  if (known && labelled) {
+    facts.append(` Of the ${labelled} images that activate it most, `,
+      el("b", {}, `${agree} ${agree === 1 ? "is" : "are"} `, name(majority)), ".");
+  }
+  out.push(facts, el("h3", {}, "Images that activate it most"));
+  out.push(top.length ? el("div", { class: "grid" }, ...top.map((n, i) =>
+    cell(n, 64, (values[i] / SCALE).toFixed(2), majority)))
+    : el("p", {}, "None: all its values are negative."));
+  if (known) {
+    const counts = row(side.class_counts, d);
+    const total = counts[0] / side.consistency[d];
+    const bars = [...row(side.classes, d)].map((k, i) => k < 0 ? null
+      : line(name(k), counts[i] / counts[0],
+        `${count(counts[i])} · ${percent(counts[i] / total)}`));
+    out.push(el("h3", {}, "Classes of all images that activate it"),
+      el("p", { class: "soft" }, `Consistency ${percent(side.consistency[d])}, entropy `
+        + `${fixed(side.entropy[d], 2)} nats (${fixed(Math.log(data.classes.length), 2)} `
+        + "if all classes were alike)."), ...bars.filter(Boolean));
+    const rest = total - counts.reduce((a, b) => a + b, 0);
+    if (rest > 0.5) out.push(line("others", rest / counts[0], count(Math.round(rest))));
+  }
+  const bins = row(side.histogram, d);
+  const most = Math.max(...bins);
+  const bars = [...bins].map((n) => {
+    const bar = el("div", { title: `${count(n)} images` });
+    bar.style.height = n ? `max(1px, ${(100 * n) / most}%)` : "0";
+    return bar;
+  });
+  const silent = data.images - active;
+  const range = [side.low[d].toFixed(2), side.high[d].toFixed(2)];
+  out.push(el("h3", {}, "Activations"),
+    el("div", { class: "histogram", role: "img", "aria-label":
+      `histogram of ${count(active)} values from ${range[0]} to ${range[1]}` }, ...bars),
+    el("div", { class: "axis" }, ...range.map((x) => el("span", {}, x))),
+    el("p", { class: "soft" }, `The ${count(active)} active values; highest bar `
+      + `${count(most)}. ${count(silent)} images do not activate it.`));
+  return out;
+}
+
+function image(n) {
+  const side = load(state.side);
+  const own = code(side, n);
+  const largest = Math.max(0, ...own.map(([, v]) => Math.abs(v)));
+  const squares = own.reduce((sum, [, v]) => sum + v * v, 0);
+  const out = [
+    heading(el("bdi", {}, side.label), ` · image ${n}`),
+    el("div", { class: "top" }, thumb(n, 128), el("div", {},
+      known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
+      el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
+      el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
+        + `in the ${own.length} below.`))),
+    el("h3", {}, "Why this code"),
+  ];
+  if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));
+  else out.push(el("p", { class: "soft" }, "The largest values, and the images that "
+    + "activate each of these dimensions most."
+    + (own.some(([, v]) => v < 0) ? " Orange: a negative value; the image is far from "
+      + "those shown." : "")));
+  for (const [d, v] of own) {
+    const label = el("span", { class: "two" }, link(d, `dim ${d}`));
+    if (side.majority[d] >= 0) label.append(" ", name(side.majority[d]));
+    out.push(el("div", { class: "why" },
+      line(label, v / largest, v.toFixed(2), v < 0), strip(row(side.top, d).slice(0, 10), 32)));
+  }
+  out.push(el("h3", {}, "Nearest images"));
+  const near = row(side.near, n);
+  const cosines = row(side.near_values, n);
+  const mine = new Map(own);
+  [...near].forEach((m, i) => {
+    if (m < 0) return;
+    const shared = code(side, m).filter(([d]) => mine.has(d))
+      .map(([d, v]) => [d, v * mine.get(d)]).filter(([, part]) => part >= 0.005)
+      .sort((a, b) => b[1] - a[1]).slice(0, 6);
+    out.push(el("div", { class: "near" }, cell(m, 56), el("div", {},
+      el("div", {}, `cosine ${(cosines[i] / SCALE).toFixed(2)}`,
+        shared.length ? "; shared:" : "; none of the largest values is shared"),
+      el("div", { class: "chips" }, ...shared.map(([d, part]) => el("button", {
+        type: "button", class: "plain", "data-dimension": d,
+        title: `adds ${part.toFixed(2)} to the cosine` }, `dim ${d} +${part.toFixed(2)}`))))));
+  });
+  if (near.every((m) => m < 0)) out.push(el("p", {}, "None: no other code points its way."));
+  return out;
+}
+
+function show() {
+  $("detail").replaceChildren(...(state.view === "image" ? image : dimension)(state.item));
+  $("detail").scrollTop = 0;
+  document.body.dataset.view = "detail";
+  if (matchMedia("(max-width: 56rem)").matches) scrollTo(0, 0);
+  mark();
+}
+
+// ---- events
+
+function arrive() {
+  const before = state.side;
+  if (!read()) return;
+  if (before !== state.side) list();
+  show();
+}
+
+addEventListener("hashchange", arrive);
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("[data-image], [data-dimension]");
+  if (!target) return;
+  const { image: n, dimension: d } = target.dataset;
+  if (n !== undefined) go("image", Number(n));
+  else go("dimension", Number(d));
+});
+for (const id of ["filter", "minimum"]) {
+  $(id).addEventListener("input", () => {
+    state.shown = PAGE;
+    list();
+  });
+}
+$("more").addEventListener("click", () => {
+  state.shown += 2 * PAGE;
+  list();
+});
+const KEYS = { j: () => step(1), k: () => step(-1), c: flip, Escape: back,
+  d: () => tab("dimension"), i: () => tab("image"), "/": () => $("filter").focus() };
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input") && event.key !== "Escape";
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input")) return void event.target.blur();
+  if (!(event.key in KEYS)) return;
+  event.preventDefault();
+  KEYS[event.key]();
+});
+const fit = () => document.documentElement.style.setProperty("--header",
+  `${document.querySelector("header").offsetHeight}px`);
+addEventListener("resize", fit);
+$("help").addEventListener("toggle", fit);
+
+$("definitions").textContent = "Columns: " + COLUMNS.filter((c) => c.about)
+  .map((c) => `${c.title}: ${c.about}`).join("; ") + ".";
+if (!known) state.sort = "expected";
+const told = read();
+list();
+if (told) show();
+else {
+  document.body.dataset.view = "list";
+  if (state.order.length) {
+    Object.assign(state, { view: "dimension", item: state.order[0] });
+    $("detail").replaceChildren(...dimension(state.item));
+    mark();
+  }
+}
+fit();
+})();

@@ -1,0 +1,102 @@
+"""The explorer of a run's test images, alone or beside another run's."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from ncl_jax import explorer
+from ncl_jax.data.source import Images
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+from ncl_jax.evaluators import sepin as sepin_lib
+from ncl_jax.explorer import data
+
+
+@dataclasses.dataclass(frozen=True)
+class _Some:
+  """Some of the images of a split, decoded when they are asked for."""
+
+  images: Images
+  ids: np.ndarray
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self.ids), *self.images.shape[1:])
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    return self.images[self.ids[rows]]
+
+
+def explore(
+  workdir: str | pathlib.Path,
+  versus: str | pathlib.Path | None = None,
+  *,
+  step: int | None = None,
+  out: str | pathlib.Path | None = None,
+  sepin: bool = False,
+) -> pathlib.Path:
+  """Writes the explorer of a run's newest checkpoint.
+
+  Args:
+    workdir: of a training run.
+    versus: of another on the same data, to switch to; None for none.
+    step: which checkpoint of `workdir`; None for the newest.
+    out: the file; None for WORKDIR/explorer.html.
+    sepin: compute it for each dimension, which takes longer than all else.
+
+  Returns:
+    The file's path.
+
+  Raises:
+    FileNotFoundError: if a directory has no config or no checkpoint.
+    InputError: if the two runs are not of the same data.
+  """
+  run = program.open_run(workdir, step)
+  opened = [run]
+  if versus:
+    other = program.open_run(versus, source=run.source)
+    seen, theirs = (x.config.data.to_dict() for x in (run, other))
+    if seen != theirs:
+      raise InputError(
+        f"the runs are of different data: {seen} in {run.path}, {theirs} in"
+        f" {other.path}; allowed: two runs of the same"
+      )
+    opened.insert(0, other)
+  split = run.source.split("test")
+  ids = data.some(len(split), data.IMAGES)
+  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test images"
+  sides = tuple(
+    _side(x, label, ids, sepin)
+    for x, label in zip(opened, _labels(opened), strict=True)
+  )
+  page = explorer.Exploration(
+    title=f"{run.source.name}: {' and '.join(side.label for side in sides)}",
+    images=split.images if not note else _Some(split.images, ids),
+    labels=split.labels[ids],
+    class_names=run.source.class_names,
+    sides=sides,
+    threshold=run.config.eval.threshold,
+    note=note,
+  )
+  return explorer.write(out or run.path / "explorer.html", page)
+
+
+def _labels(opened: list[program.Run]) -> list[str]:
+  names = [run.config.method.upper() for run in opened]
+  if len(set(names)) == len(names):
+    return names
+  return [
+    f"{name} {run.path.parent.name}/{run.path.name}, step {run.step}"
+    for name, run in zip(names, opened, strict=True)
+  ]
+
+
+def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
+  parts = run.config, run.variables, run.source
+  f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.map)
+  scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
+  return explorer.Side(label, f[ids], scores)

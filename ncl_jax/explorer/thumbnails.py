@@ -1,0 +1,113 @@
+"""Sprite sheets: all images, small, in few files."""
+
+import dataclasses
+import io
+
+import numpy as np
+import PIL.Image
+
+from ncl_jax.data.source import Images
+
+COLUMNS = 32  # images in a row of a sheet, and rows of a sheet
+SIDE = 64  # pixels of the longer side at most
+BUDGET = 16 << 20  # bytes of all sheets: with base64 and the codes within 30 MB
+_BLOCK = 8  # of JPEG: an image shares none with the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Sprite:
+  """Sheets of thumbnails in the order of the images, row by row.
+
+  Attributes:
+    width: of a thumbnail, in pixels.
+    height: likewise.
+    tile: (width, height) that each has on its sheet; more than its own, to the right
+      and below.
+    columns: thumbnails in a row of a sheet.
+    rows: rows of a full sheet; the last sheet is as full as the others.
+    mime: of the sheets.
+    sheets: the files.
+  """
+
+  width: int
+  height: int
+  tile: tuple[int, int]
+  columns: int
+  rows: int
+  mime: str
+  sheets: tuple[bytes, ...]
+
+
+def sprite(images: Images, budget: int = BUDGET) -> Sprite:
+  """Makes the sheets in the best form that fits.
+
+  Args:
+    images: uint8 [N, H, W, C] with C 1 or 3.
+    budget: bytes of all sheets. The forms, from the best: PNG of at most 64 pixels,
+      JPEG of 64, 48, 32 and 16; the last is taken even if it does not fit.
+
+  Returns:
+    The sheets.
+  """
+  count = len(images)
+  columns = min(COLUMNS, count)
+  rows = min(COLUMNS, -(-count // columns))
+  blocks = np.split(np.arange(count), range(columns * rows, count, columns * rows))
+  forms = [("png", SIDE), *(("jpeg", side) for side in (SIDE, 48, 32, 16))]
+  for kind, side in forms:
+    sheets: list[bytes] = []
+    for block in blocks:
+      small = _small(images[block], side)
+      sheets.append(_encode(_sheet(small, columns, rows), kind))
+      # What has been made tells about the rest, so that no form is made in vain.
+      if sum(map(len, sheets)) * len(blocks) > budget * len(sheets):
+        break
+    else:
+      break
+    if (kind, side) == forms[-1]:
+      sheets += [
+        _encode(_sheet(_small(images[block], side), columns, rows), kind)
+        for block in blocks[len(sheets) :]
+      ]
+  height, width = small.shape[1:3]
+  return Sprite(
+    width, height, _tile(small), columns, rows, f"image/{kind}", tuple(sheets)
+  )
+
+
+def _tile(small: np.ndarray) -> tuple[int, int]:
+  height, width = (-(-side // _BLOCK) * _BLOCK for side in small.shape[1:3])
+  return width, height
+
+
+def _small(images: np.ndarray, side: int) -> np.ndarray:
+  """The images, reduced to at most `side` pixels if they are larger."""
+  longest = max(images.shape[1:3])
+  if longest <= side:
+    return images
+  height, width = (max(1, round(x * side / longest)) for x in images.shape[1:3])
+  small = [
+    np.asarray(_picture(image).resize((width, height), PIL.Image.Resampling.BOX))
+    for image in images
+  ]
+  return np.stack(small).reshape(len(images), height, width, images.shape[3])
+
+
+def _picture(image: np.ndarray) -> PIL.Image.Image:
+  return PIL.Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+
+
+def _sheet(small: np.ndarray, columns: int, rows: int) -> np.ndarray:
+  count, height, width, channels = small.shape
+  w, h = _tile(small)
+  margins = ((0, columns * rows - count), (0, h - height), (0, w - width), (0, 0))
+  tiles = np.pad(small, margins, mode="edge")
+  tiles = tiles.reshape(rows, columns, h, w, channels).swapaxes(1, 2)
+  return np.ascontiguousarray(tiles.reshape(rows * h, columns * w, channels))
+
+
+def _encode(sheet: np.ndarray, kind: str) -> bytes:
+  buffer = io.BytesIO()
+  how = {"quality": 80, "subsampling": 0} if kind == "jpeg" else {"compress_level": 6}
+  _picture(sheet).save(buffer, kind, **how)
+  return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""Data whose latent classes are known: are the features that are learnt the classes?"""

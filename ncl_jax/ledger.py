@@ -1,0 +1,50 @@
+"""What a comparison has measured already: a killed one repeats no evaluation."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ncl_jax import writer
+
+
+class Ledger:
+  """Results in a JSON-lines file, found again by what they are results of.
+
+  Args:
+    path: the file; made with the first result. Deleted, everything is measured anew.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    rows = writer.read(path)
+    if jax.process_index() == 0 and path.exists():
+      # Without what a kill has cut off, so that the next line begins a line.
+      writer.write(path, rows)
+    self._results = {_name(row["of"]): row["result"] for row in rows}
+
+  def get(
+    self, of: dict[str, Any], measure: Callable[[], dict[str, Any]]
+  ) -> dict[str, Any]:
+    """The result of something: the one that is written down, or a new one.
+
+    Args:
+      of: what is measured, and all that the result depends on; as JSON.
+      measure: makes the result.
+
+    Returns:
+      The result as JSON reads it: a number that is undefined is None.
+    """
+    name = _name(of)
+    if name not in self._results:
+      result = json.loads(json.dumps(writer.to_json(measure())))
+      self._results[name] = result
+      if jax.process_index() == 0:
+        writer.append(self._path, {"of": of, "result": result})
+    return self._results[name]
+
+
+def _name(of: dict[str, Any]) -> str:
+  return json.dumps(of, sort_keys=True)

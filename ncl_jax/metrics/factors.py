@@ -1,0 +1,424 @@
+"""Disentanglement: does each dimension stand for one factor of the data, and which?
+
+All take `f` [N, D], features, and `factors` [N, L], integers: the values of the factors
+that made each sample. They run on the host, in numpy and scikit-learn. A dimension that
+is constant tells nothing and is never chosen. Their level on features without
+information is not exactly 0: score the rows of `f` shuffled beside them.
+"""
+
+import numpy as np
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+
+BINS = 20
+TREES = 20
+VOTES, VOTE_SAMPLES = 800, 64
+
+
+def mutual_information(
+  f: np.ndarray, factors: np.ndarray, bins: int = BINS
+) -> np.ndarray:
+  """Information between each dimension, in bins, and each factor.
+
+  `I_dk = sum_bv p(b, v) log(p(b, v) / (p(b) p(v)))` over the bins b of dimension d,
+  equal in width from its smallest to its largest value, and the values v of factor k.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int.
+    bins: of a dimension, 2 or more; a factor of more values is not seen whole.
+
+  Returns:
+    [D, L] float64 in nats, biased upwards by about (bins - 1)(values - 1) / 2N.
+
+  Raises:
+    InputError: wrong shape or dtype, or number of bins.
+
+  >>> mutual_information(np.array([[0.0], [0.0], [1.0], [1.0]]),
+  ...                    np.array([[0, 1], [0, 0], [1, 1], [1, 0]])).round(3).tolist()
+  [[0.693, 0.0]]
+  """
+  f, factors = _checked(f, factors)
+  checks.whole("bins", bins, 2)
+  codes = _discrete(f, bins)
+  result = np.empty((f.shape[1], factors.shape[1]))
+  for k, values in enumerate(factors.T):
+    count = values.max() + 1
+    for d, code in enumerate(codes.T):
+      counts = np.bincount(code * count + values, minlength=bins * count)
+      joint = counts.reshape(bins, count) / len(values)
+      independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+      on = joint > 0
+      result[d, k] = np.sum(joint[on] * np.log(joint[on] / independent[on]))
+  return np.maximum(result, 0)
+
+
+def mig(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
+  """Mutual information gap: is each factor held by one dimension alone?
+
+  `mean_k (I_1k - I_2k) / H(v_k)`, I_1k and I_2k the largest and second largest mutual
+  information of a dimension with factor k.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int; one that is constant is left out.
+    bins: see `mutual_information`.
+
+  Returns:
+    In 0..1; NaN if all factors are constant.
+
+  Raises:
+    InputError: as `mutual_information`.
+
+  Source: Chen et al. 2018 (arXiv:1802.04942), Eq. 6.
+
+  >>> mig(np.array([[0.0, 5.0], [1.0, 5.0]]), np.array([[0], [1]]))
+  1.0
+  """
+  information = mutual_information(f, factors, bins)
+  entropy = _entropies(factors)
+  gap = _gap(information)
+  return _mean(gap[entropy > 0] / entropy[entropy > 0])
+
+
+def modularity(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
+  """Does each dimension tell about one factor only?
+
+  `mean_d (1 - sum_(k != k*) I_dk^2 / (I_dk*^2 (L - 1)))`, k* the factor that dimension
+  d tells most about. A factor may be spread over many dimensions. Each dimension counts
+  alike, those of no information too, in which chance decides: read it beside MIG.
+
+  Args:
+    f: [N, D] features; dimensions without information are left out.
+    factors: [N, L] int, L at least 2.
+    bins: see `mutual_information`.
+
+  Returns:
+    In 0..1; NaN without a dimension to judge.
+
+  Raises:
+    InputError: as `mutual_information`, or a single factor.
+
+  Source: Ridgeway and Mozer 2018 (arXiv:1802.05312), Section 3.
+
+  >>> modularity(np.array([[0.0], [0.0], [1.0], [1.0]]),
+  ...            np.array([[0, 1], [0, 0], [1, 1], [1, 0]]))
+  1.0
+  """
+  if np.ndim(factors) == 2 and np.shape(factors)[1] < 2:
+    raise InputError("modularity of 1 factor: it compares 2 or more")
+  square = mutual_information(f, factors, bins) ** 2
+  most = square.max(1)
+  told = most > 1e-20  # below it there is rounding alone
+  others = (square.sum(1) - most)[told] / (most[told] * (square.shape[1] - 1))
+  return _mean(1 - others)
+
+
+def explicitness(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> float:
+  """Can a linear classifier read every value of every factor?
+
+  `2 AUC - 1`, AUC the area under the ROC curve of a value against all others, by
+  multinomial logistic regression on one half of the samples, on the other half; mean
+  over the values of a factor, then over factors. A rotation of f changes nothing: the
+  classifier sees all dimensions. (The paper fits each value by itself; together they
+  can also read the middle values of an ordered dimension.)
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int.
+    seed: of the halves.
+
+  Returns:
+    1 if all can be read, about 0 by chance; NaN if nothing can be judged.
+
+  Raises:
+    InputError: wrong shape or dtype.
+
+  Source: Ridgeway and Mozer 2018 (arXiv:1802.05312), Section 3.
+  """
+  from sklearn.linear_model import LogisticRegression
+  from sklearn.metrics import roc_auc_score
+
+  f, factors = _checked(f, factors)
+  train, test = _halves(len(f), seed)
+  x = _standardized(f, train)
+  scores = []
+  for values in factors.T:
+    known = np.unique(values[train])
+    if len(known) < 2:
+      continue
+    model = LogisticRegression(C=10.0, max_iter=300, tol=1e-3)
+    guess = model.fit(x[train], values[train]).predict_proba(x[test])
+    found = [
+      2 * roc_auc_score(values[test] == value, guess[:, i]) - 1
+      for i, value in enumerate(known)
+      if 0 < np.sum(values[test] == value) < len(test)
+    ]
+    scores.append(_mean(np.array(found)))
+  return _mean(np.array(scores))
+
+
+def sap(f: np.ndarray, factors: np.ndarray, seed: int = 0, bins: int = BINS) -> float:
+  """Separated attribute predictability: one dimension predicts a factor, no second.
+
+  `mean_k (S_1k - S_2k)`, S_dk the balanced accuracy with which thresholds on dimension
+  d alone predict the value of factor k; S_1k and S_2k are its two best dimensions. The
+  thresholds are the edges of the bins; the value of a bin, learnt on one half of the
+  samples, is the one that has the largest share of its samples there; the other half
+  scores.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int, categories; one that is constant is left out.
+    seed: of the halves.
+    bins: see `mutual_information`.
+
+  Returns:
+    0 to 1 - 1 / values, averaged over factors; NaN if all factors are constant.
+
+  Raises:
+    InputError: as `mutual_information`.
+
+  Source: Kumar et al. 2018 (arXiv:1711.00848), Section 3.
+  """
+  f, factors = _checked(f, factors)
+  checks.whole("bins", bins, 2)
+  codes = _discrete(f, bins)
+  train, test = _halves(len(f), seed)
+  gaps = []
+  for values in factors.T:
+    count = values.max() + 1
+    if len(np.unique(values)) < 2:
+      continue
+    accuracy = np.empty(f.shape[1])
+    for d, code in enumerate(codes.T):
+      cell = code * count + values
+      learnt, seen = (
+        _per_value(np.bincount(cell[half], minlength=bins * count).reshape(bins, count))
+        for half in (train, test)
+      )
+      present = seen.sum(0) > 0
+      hits = seen[np.arange(bins), learnt.argmax(1)].sum()
+      accuracy[d] = hits / present.sum()
+    gaps.append(_gap(accuracy[:, None])[0])
+  return _mean(np.array(gaps))
+
+
+def importances(
+  f: np.ndarray, factors: np.ndarray, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+  """How much a random forest uses each dimension to predict each factor, and how well.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int.
+    seed: of the halves and of the trees.
+
+  Returns:
+    `(importance [D, L], accuracy [L])`: mean decrease of impurity, each column of sum 1
+    (0 where no tree has a branch), on one half; share predicted rightly of the other.
+
+  Raises:
+    InputError: wrong shape or dtype.
+  """
+  from sklearn.ensemble import RandomForestClassifier
+
+  f, factors = _checked(f, factors)
+  train, test = _halves(len(f), seed)
+  importance = np.empty((f.shape[1], factors.shape[1]))
+  accuracy = np.empty(factors.shape[1])
+  for k, values in enumerate(factors.T):
+    # Every dimension a candidate at every branch: one that tells nothing gets nothing.
+    forest = RandomForestClassifier(TREES, max_features=None, random_state=seed)
+    forest.fit(f[train], values[train])
+    importance[:, k] = forest.feature_importances_
+    accuracy[k] = forest.score(f[test], values[test])
+  return importance, accuracy
+
+
+def dci(importance: np.ndarray) -> tuple[float, float]:
+  """Disentanglement and completeness of a table of importances.
+
+  Disentanglement of dimension d: `1 - H(R_d. / sum_k R_dk) / log L`, averaged with the
+  weights `sum_k R_dk / sum R`. Completeness of factor k:
+  `1 - H(R_.k / sum_d R_dk) / log D`, averaged over factors.
+
+  Args:
+    importance: [D, L] R, at least 0, such as `importances` gives.
+
+  Returns:
+    `(disentanglement, completeness)` in 0..1; a single factor is not entangled, a
+    single dimension complete. NaN without any importance.
+
+  Raises:
+    InputError: not a matrix, or a negative entry.
+
+  Source: Eastwood and Williams 2018 (openreview By-7dz-AZ), Section 2.
+
+  >>> dci(np.array([[1.0, 0.0], [0.0, 0.5], [0.0, 0.5]]))[0]
+  1.0
+  """
+  checks.features("importance", importance)
+  r = np.asarray(importance, np.float64)
+  if not (r >= 0).all():
+    raise InputError("importance has an entry that is not 0 or above")
+  weight = r.sum(1)
+  if not weight.any():
+    return np.nan, np.nan
+  rows, columns = _concentration(r), _concentration(r.T)
+  used = r.sum(0) > 0
+  return float(rows @ weight / weight.sum()), _mean(columns[used])
+
+
+def factor_vae(
+  f: np.ndarray, factors: np.ndarray, seed: int = 0, votes: int = VOTES
+) -> float:
+  """FactorVAE score: which dimension stays still when one factor is held?
+
+  For a vote, a factor and a value of it are drawn, then 64 samples with that value; the
+  dimension of the least variance, each divided by its variance over all samples, votes
+  for the factor. A majority classifier from dimension to factor learns from `votes`
+  votes, and its accuracy on as many others is the score.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int, every value of which should have dozens of samples.
+    seed: of the draws.
+    votes: for either purpose.
+
+  Returns:
+    In 0..1, 1 / L by chance; NaN if all dimensions are constant.
+
+  Raises:
+    InputError: wrong shape or dtype, or no votes.
+
+  Source: Kim and Mnih 2018 (arXiv:1802.05983), Section 4.
+  """
+  f, factors = _checked(f, factors)
+  checks.whole("votes", votes, 1)
+  variance = f.var(0)
+  # Relative to its size: a constant column in float32 has some variance of rounding.
+  live = variance > 1e-12 * np.maximum(1e-12, np.square(f).mean(0))
+  if not live.any():
+    return np.nan
+  f = f[:, live] / np.sqrt(variance[live])
+  rng = np.random.default_rng(seed)
+  rows_of = [
+    [np.flatnonzero(column == value) for value in range(column.max() + 1)]
+    for column in factors.T
+  ]
+  counts = np.zeros((2, f.shape[1], factors.shape[1]))
+  for i in range(2 * votes):
+    k = rng.integers(factors.shape[1])
+    same = rows_of[k][factors[rng.integers(len(f)), k]]
+    batch = f[rng.choice(same, VOTE_SAMPLES)]
+    counts[i % 2, batch.var(0).argmin(), k] += 1
+  learnt, scored = counts
+  hits = scored[np.arange(len(scored)), learnt.argmax(1)]
+  return float(hits.sum() / votes)
+
+
+def scores(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> dict[str, float]:
+  """Every score of this module.
+
+  Args:
+    f: [N, D] features.
+    factors: [N, L] int, L at least 2.
+    seed: of all draws.
+
+  Returns:
+    mig, sap, modularity, explicitness, dci_disentanglement, dci_completeness,
+    dci_informativeness (accuracy of the forests), factor_vae.
+
+  Raises:
+    InputError: wrong shape or dtype.
+  """
+  importance, accuracy = importances(f, factors, seed)
+  disentanglement, completeness = dci(importance)
+  return {
+    "mig": mig(f, factors),
+    "sap": sap(f, factors, seed),
+    "modularity": modularity(f, factors),
+    "explicitness": explicitness(f, factors, seed),
+    "dci_disentanglement": disentanglement,
+    "dci_completeness": completeness,
+    "dci_informativeness": float(accuracy.mean()),
+    "factor_vae": factor_vae(f, factors, seed),
+  }
+
+
+def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """As float64 and as int64 from 0."""
+  checks.features("f", f)
+  factors = np.asarray(factors)
+  if (
+    factors.ndim != 2
+    or not factors.shape[1]
+    or len(factors) != len(f)
+    or not np.issubdtype(factors.dtype, np.integer)
+    or factors.min() < 0
+  ):
+    raise InputError(
+      f"factors are {factors.dtype}{list(factors.shape)}: they must be integers from "
+      f"0, [{len(f)}, L], one row a row of f"
+    )
+  f = np.asarray(f, np.float64)
+  if not np.isfinite(f).all():
+    raise InputError("f has entries that are not finite")
+  return f, factors.astype(np.int64)
+
+
+def _discrete(f: np.ndarray, bins: int) -> np.ndarray:
+  """[N, D] the bin of each entry; of a constant dimension bin 0."""
+  low = f.min(0)
+  width = f.max(0) - low
+  unit = np.divide(
+    f - low[None],
+    width[None],
+    out=np.zeros_like(f),
+    where=np.broadcast_to(width[None] > 0, f.shape),
+  )
+  return np.minimum((unit * bins).astype(np.int64), bins - 1)
+
+
+def _per_value(counts: np.ndarray) -> np.ndarray:
+  """[bins, values] counts as shares of each value's samples."""
+  return counts / np.maximum(counts.sum(0, keepdims=True), 1)
+
+
+def _entropies(factors: np.ndarray) -> np.ndarray:
+  shares = [np.unique(v, return_counts=True)[1] / len(v) for v in np.asarray(factors).T]
+  return np.array([-np.sum(p * np.log(p)) for p in shares])
+
+
+def _gap(scores: np.ndarray) -> np.ndarray:
+  """[L] largest less second largest of [D, L]; of a single dimension its own."""
+  ordered = -np.sort(-scores, axis=0)
+  return ordered[0] - (ordered[1] if len(ordered) > 1 else 0)
+
+
+def _concentration(r: np.ndarray) -> np.ndarray:
+  """`1 - entropy / log M` of the rows of [.., M] divided by their sums."""
+  if r.shape[1] == 1:
+    return np.ones(len(r))
+  total = r.sum(1, keepdims=True)
+  p = np.divide(r, total, out=np.zeros_like(r), where=total > 0)
+  entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1)
+  return 1 - entropy / np.log(r.shape[1])
+
+
+def _halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  order = np.random.default_rng(seed).permutation(n)
+  return order[: n // 2], order[n // 2 :]
+
+
+def _standardized(f: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Columns of mean 0 and deviation 1 over `rows`; a constant one becomes 0."""
+  f = f - f[rows].mean(0)[None]
+  deviation = f[rows].std(0)
+  return np.where(deviation > 1e-9, f / np.where(deviation > 0, deviation, 1), 0)
+
+
+def _mean(x: np.ndarray) -> float:
+  return float(x.mean()) if x.size else float("nan")

@@ -1,0 +1,47 @@
+"""A small exploration: four classes with awkward names, CL dense and NCL sparse."""
+
+import numpy as np
+
+from ncl_jax.explorer import Exploration, Side
+
+NAMES = ("\"quoted\" 'shoe'", "<script>alert(1)</script>", "שלום עולם", "猫 & dog")
+TITLE = '<Shoes> & "shirts" שלום'
+DEAD = 5  # dimension of NCL
+EMPTY = 7  # image without a code in NCL
+
+
+def codes(n: int = 40, width: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Labels, a dense rotation and the sparse codes that it rotates; rows unit or 0."""
+  rng = np.random.default_rng(0)
+  labels = (np.arange(n) % 4).astype(np.int32)
+  sparse = np.where(rng.uniform(size=(n, width)) < 0.2, rng.uniform(size=(n, width)), 0)
+  sparse[np.arange(n), labels] += 1 + rng.uniform(size=n)
+  sparse[:, DEAD] = 0
+  sparse /= np.linalg.norm(sparse, axis=1, keepdims=True)
+  rotation, _ = np.linalg.qr(rng.normal(size=(width, width)))
+  dense = sparse @ rotation
+  sparse[EMPTY] = 0
+  return labels, dense.astype(np.float32), sparse.astype(np.float32)
+
+
+def images(n: int = 40, size: int = 12, channels: int = 1) -> np.ndarray:
+  """A bright square at a place and of a grey of the image's own."""
+  out = np.full((n, size, size, channels), 20, np.uint8)
+  for i, image in enumerate(out):
+    x, y = i % 8, i // 8 % 8
+    image[y : y + 4, x : x + 4] = 255 - i % 200
+  return out
+
+
+def make(**changes) -> Exploration:
+  """The exploration; fields may be replaced."""
+  labels, dense, sparse = codes()
+  rng = np.random.default_rng(1)
+  fields = {
+    "title": TITLE,
+    "images": images(),
+    "labels": labels,
+    "class_names": NAMES,
+    "sides": (Side("CL", dense), Side("NCL", sparse, rng.normal(size=12))),
+  }
+  return Exploration(**fields | changes)
