@@ -41,7 +41,9 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
   return {"classifier": weights}
 
 
-def _mapped(config: ConfigDict, weights: Any, z: jax.Array) -> dict[str, Any]:
+def _mapped(
+  config: ConfigDict, weights: Any, z: jax.typing.ArrayLike
+) -> dict[str, Any]:
   """The arguments that the loss and the scores share."""
   return {
     "features": nonneg.apply_map(z, config.loss.map),
@@ -51,7 +53,7 @@ def _mapped(config: ConfigDict, weights: Any, z: jax.Array) -> dict[str, Any]:
   }
 
 
-def scores(config: ConfigDict, weights: Any, z: jax.Array) -> jax.Array:
+def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Array:
   """The classes' scores of raw features.
 
   Args:

@@ -181,6 +181,7 @@ def set_method(config: ConfigDict, argument: str) -> None:
   elif method not in ("cl", "ncl"):
     config.loss.name = "cross_entropy"
     config.model.projector = method.endswith("_projector")
+    config.data.pair_factors = ()
     config.optimizer.update(name="sgd", learning_rate=0.1, weight_decay=5e-4)
     config.augment.update(jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
   if method not in MAPPED:

@@ -12,7 +12,15 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, collapse, distributed, optimizers, speed, writer
+from ncl_jax import (
+  accuracy,
+  checkpoint,
+  collapse,
+  distributed,
+  optimizers,
+  speed,
+  writer,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
 from ncl_jax import sharding as sharding_lib
@@ -101,7 +109,7 @@ def _train(
   else:
     state = build(lambda: init_state(config, source, optimizer), mesh)
     if config.train.init_from:
-      state = _with_weights_of(config.train.init_from, state, mesh)
+      state = _with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
   laps.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
@@ -122,6 +130,10 @@ def _train(
   progress = writer.Progress(total, start, batch_size)
   recorder = _Recorder(metrics_file, progress, per_epoch, config)
   save_every = config.train.checkpoint_every_epochs * per_epoch
+  test_every = config.eval.test_every_epochs * per_epoch
+  best = None
+  if test_every and config.loss.name == "cross_entropy":
+    best = accuracy.Best(path, config, start)
   done, first = start, None
   try:
     data = feed.at(start)
@@ -142,6 +154,12 @@ def _train(
         last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
       if done % per_epoch == 0:
         last |= _epoch_summary(state.epoch, config.eval.threshold)
+      if best and (done % test_every == 0 or done == total):
+        # Waited for: many programs at once on simulated devices can lock each other.
+        jax.block_until_ready(state)
+        model = state.items()["model"]
+        last |= accuracy.evaluate(config, model, source, mesh)
+        best.offer(done, last["test_top1"], state.items())
       # The next batch is on its way while the devices are at work, and the values of
       # the call before are fetched now: neither waits for the other.
       if done < total:
@@ -164,6 +182,8 @@ def _train(
   finally:
     feed.close()
     progress.close()
+    if best:
+      best.close()
 
 
 def _report_speed(path, config, source, laps, start, steps):
@@ -261,10 +281,33 @@ def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
   return TrainState(**model, **rest)
 
 
-def _with_weights_of(workdir: str, state: TrainState, mesh: Mesh) -> TrainState:
-  """The network of another run under a fresh optimiser."""
+def _with_weights_of(
+  workdir: str, config: ConfigDict, state: TrainState, mesh: Mesh
+) -> TrainState:
+  """The network of another run under a fresh optimiser.
+
+  Of a run with another loss: the backbone, and the projector where both have one.
+  """
   whole = sharding_lib.replicated(mesh)
-  model, step = checkpoint.load_model(workdir, state.items()["model"], whole)
+  new = state.items()["model"]
+  if workdir_lib.read_config(workdir).loss.name == config.loss.name:
+    model, step = checkpoint.load_model(workdir, new, whole)
+  else:
+    stored, step = checkpoint.load_model(workdir, None, whole)
+    params = dict(new["params"])
+    both = params.keys() & stored["params"].keys()
+    names = [name for name in ("backbone", "projector") if name in both]
+
+    def part(model):
+      taken = {name: model["params"][name] for name in names}
+      return {"params": taken, "batch_stats": model["batch_stats"]}
+
+    found = part(stored)
+    checkpoint.check_fit(
+      found, part(new), f"the checkpoint of step {step} in {workdir}"
+    )
+    model = found | {"params": params | found["params"]}
+    logging.info("another loss: %s taken, the rest is new", " and ".join(names))
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
     len(jax.tree.leaves(model)),

@@ -40,6 +40,7 @@ LEVELS = {
   "show_views": 4,
   "features": 3,
   "feed": 3,
+  "accuracy": 4,
   "classifier": 4,
   "objective": 4,
   "update": 4,
