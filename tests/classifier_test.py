@@ -1,6 +1,7 @@
 """Classifiers in the train step: weights, loss, mixing, chunks, devices, whole runs."""
 
 import json
+import shutil
 
 import chex
 import jax
@@ -14,6 +15,7 @@ from ncl_jax import (
   accuracy,
   checkpoint,
   classifier,
+  controls,
   exchange,
   optimizers,
   sharding,
@@ -183,10 +185,15 @@ def ncl(tmp_path_factory, two_blocks):
 @pytest.fixture(scope="module")
 def nce(tmp_path_factory, two_blocks):
   """Without a projector; four epochs."""
+  config = tiny.config("nce")
+  return train.train(config, tmp_path_factory.mktemp("runs") / "nce", unlabelled())
+
+
+def unlabelled():
+  """The data, three labels of which are unknown."""
   source = tiny.source()
   source.split("train").labels[:3] = -1
-  config = tiny.config("nce")
-  return train.train(config, tmp_path_factory.mktemp("runs") / "nce", source)
+  return source
 
 
 def test_a_classifier_learns_and_is_tested_on_the_way(nce):
@@ -216,6 +223,17 @@ def test_the_best_step_is_a_work_directory_of_its_own(nce):
   again = accuracy.evaluate(opened.config, opened.variables, opened.source, opened.mesh)
   assert again["test_top1"] == best["test_top1"]
   assert checkpoint.steps(nce)[-1] == 12
+
+
+def test_killed_and_gone_on_with_it_is_tested_and_kept_the_same(nce, tmp_path):
+  # A kill in epoch 3: the best step may be ahead of the newest checkpoint.
+  parts = tmp_path / "parts"
+  shutil.copytree(nce, parts)
+  shutil.rmtree(parts / "checkpoints" / "12")
+  config = tiny.config("nce")
+  train.train(config, parts, unlabelled())
+  assert (parts / "metrics.jsonl").read_text() == (nce / "metrics.jsonl").read_text()
+  assert checkpoint.steps(parts / "best") == checkpoint.steps(nce / "best")
 
 
 @pytest.mark.parametrize(
@@ -274,3 +292,11 @@ def test_a_network_without_a_projector_is_exported_by_our_names_alone(nce, tmp_p
     nce, tmp_path / "o.safetensors", names="ours", source=source
   )
   assert (tmp_path / "o.safetensors").stat().st_size > 0
+
+
+def test_what_needs_a_projector_or_pretraining_says_so(tmp_path):
+  config = resolved("nce")
+  with pytest.raises(InputError, match="no projector.*allowed are runs with one"):
+    controls.last_layer(config, {"params": {}}, np.eye(2), 0.0, "relu")
+  with pytest.raises(InputError, match="config.method is nce.*init_from"):
+    exchange.import_torch(tiny.config("nce"), "no.pt", tmp_path / "run")
