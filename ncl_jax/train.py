@@ -157,9 +157,10 @@ def _train(
       if best and (done % test_every == 0 or done == total):
         # Waited for: many programs at once on simulated devices can lock each other.
         jax.block_until_ready(state)
-        model = state.items()["model"]
-        last |= accuracy.evaluate(config, model, source, mesh)
-        best.offer(done, last["test_top1"], state.items())
+        with laps.aside("test"):
+          model = state.items()["model"]
+          last |= accuracy.evaluate(config, model, source, mesh)
+          best.offer(done, last["test_top1"], state.items())
       # The next batch is on its way while the devices are at work, and the values of
       # the call before are fetched now: neither waits for the other.
       if done < total:
