@@ -5,7 +5,8 @@
 Finished and half-finished runs in the work directory are used, not repeated. The report
 is WORKDIR/report: index.html, report.md, report.json, figures/, and the table of all
 controls, controls.txt. Where data and network are the paper's, its numbers stand beside
-ours. Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained.
+ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
+Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained.
 """
 
 from absl import flags
@@ -21,7 +22,10 @@ _PROGRAMS = flags.DEFINE_list(
   "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
 )
 _CONTROLS = flags.DEFINE_enum(
-  "controls", "all", ["all", "untrained"], "what CL and NCL are held against"
+  "controls",
+  "all",
+  ["untrained", "all", "trained"],
+  "what CL and NCL are held against; trained: two more trainings a seed",
 )
 _SEEDS = flags.DEFINE_integer("seeds", 1, "how many pairs of runs", lower_bound=1)
 
@@ -36,7 +40,7 @@ def main() -> None:
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
     programs=None if names == ("all",) else names,
-    every_control=_CONTROLS.value == "all",
+    against=_CONTROLS.value,
   )
   print(text)
 

@@ -13,10 +13,12 @@ from ml_collections import ConfigDict
 import ncl_jax
 from ncl_jax import (
   beside,
+  checkpoint,
   checks,
   controls,
   evaluators,
   ledger,
+  metrics,
   report,
   summary,
   train,
@@ -29,6 +31,10 @@ from ncl_jax.evaluators import axes, program
 
 # Whose backbone is their own; the others would only repeat what CL's gives.
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
+CONTROLS = ("untrained", "all", "trained")
+# Controls that are trained: CL made sparse by a penalty, CL with as few dimensions.
+TRAINED = {"cl_l1": "CL + L1 penalty", "cl_narrow": "CL, NCL's live width"}
+L1 = 0.1  # weight of the penalty, not tuned
 
 
 def compare(
@@ -37,13 +43,13 @@ def compare(
   *,
   seeds: int,
   programs: Sequence[str] | None = None,
-  every_control: bool = True,
+  against: str = "all",
 ) -> str:
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
   The two runs of a seed share initialisation, order and views; only the map differs.
-  The controls are `controls.controls`. A program that fails stops no other. What has
-  been measured is kept, and not measured again by another call.
+  A program that fails stops no other. What has been measured is kept, and not measured
+  again by another call.
 
   Args:
     config: an NCL config; CL is the same without its map.
@@ -51,7 +57,9 @@ def compare(
     seeds: how many pairs; seeds are config.seed, config.seed + 1, ...
     programs: keys of `evaluators.PROGRAMS`, and "axes" if there are several seeds; None
       for all that data and seeds allow.
-    every_control: False for the untrained network alone, in minutes less.
+    against: which controls: "untrained", that network alone, in minutes less; "all"
+      that need no training, `controls.controls`; "trained": also CL with an L1 penalty
+      and CL at the width of NCL's live dimensions, two more trainings a seed.
 
   Returns:
     The tables, and where to look.
@@ -65,6 +73,7 @@ def compare(
       f"compare needs an NCL config (CL is made from it), this is {config.method} "
       f"with the map {config.loss.map}"
     )
+  checks.choice("controls", against, CONTROLS)
   for name in programs or ():
     checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
   config_lib.validate(config)
@@ -72,8 +81,6 @@ def compare(
   source = workdir_lib.load_source(config)
   if programs is None:
     programs = evaluators.applicable(bool(source.num_classes)) + evaluators.PAIRED
-  paired = seeds > 1 and "axes" in programs
-  programs = [name for name in programs if name not in evaluators.PAIRED]
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
@@ -81,63 +88,20 @@ def compare(
       path = root / f"seed{seed}" / method
       paths.append(train.train(_arm_config(config, method, seed), path, source))
 
-  results: dict[str, list[dict[str, Any]]] = {}
-  failed: dict[str, str] = {}
-  labels = dict(summary.LABELS)
-  measured = ledger.Ledger(root / "measured.jsonl")
-
-  def measure(arm, seed, run, names, call, folder):
-    """Runs programs on an arm, and takes note of results and faults."""
-    of = {"arm": arm, "seed": seed, "step": run.step, "ncl_jax": ncl_jax.__version__}
-    rows: dict[str, dict[str, Any]] = {}
-    for name in names:
-      options = _options(config, name)
-      key = of | {"program": name} | options
-
-      def once(module, key=key, options=options, **further):
-        return measured.get(key, lambda: call(module, **options, **further))
-
-      got, faults = program.attempt([name], once, folder)
-      rows |= got
-      failed.update({f"{labels[arm]}, seed {seed}, {n}": w for n, w in faults.items()})
-    results.setdefault(arm, []).append(rows)
-
+  measured = _Measurements(config, source, programs, root / "measured.jsonl")
   for seed, cl, ncl in zip(numbers, runs["cl"], runs["ncl"], strict=True):
-    pair = {
-      "cl": program.open_run(cl, source=source),
-      "ncl": program.open_run(ncl, source=source),
-    }
-    for key, run in pair.items():
-      logging.info("evaluating %s, seed %d", labels[key], seed)
-      call = functools.partial(program.evaluate, opened=run)
-      measure(key, seed, run, programs, call, run.path / "eval")
-    chosen, fault = _controls(pair, every_control)
-    if fault:
-      failed[f"controls, seed {seed}, but the untrained network"] = fault
-    for control in chosen:
-      key, labels[control.key] = control.key, control.label
-      logging.info("evaluating the control %s, seed %d", control.label, seed)
-      call = functools.partial(_evaluate, control, pair["ncl"])
-      names = _that_apply(control, programs)
-      measure(key, seed, pair["ncl"], names, call, ncl.parent / "controls")
-    if jax.process_index() == 0:
-      rows = [
-        {"control": c.key, "note": c.note, "results": results[c.key][-1]}
-        for c in chosen
-      ]
-      writer.write(ncl.parent / "controls.jsonl", rows)
-  if paired:
+    pair = {"cl": measured.run("cl", seed, cl), "ncl": measured.run("ncl", seed, ncl)}
+    if against == "trained":
+      for key in TRAINED:
+        arm = _trained_control(config, key, seed, pair["ncl"])
+        measured.run(key, seed, train.train(arm, ncl.parent / key, source))
+    measured.controls(seed, pair, every=against != "untrained")
+  if seeds > 1 and "axes" in programs:
     for key, paths in runs.items():
-      for index, seed in enumerate(numbers):
-        run = program.open_run(paths[index], source=source)
-        other = program.open_run(paths[(index + 1) % len(paths)], source=source)
-        of = {"arm": key, "seed": seed, "step": run.step, "program": "axes"}
-        of |= {"ncl_jax": ncl_jax.__version__, "other": other.config.seed}
-        evaluate = functools.partial(program.evaluate, axes, run, other=other)
-        results[key][index]["axes"] = measured.get(of, evaluate)
+      measured.axes(key, paths)
 
-  comparison = summary.comparison(config, source, runs, results, numbers)
-  beneath = beside.controls_table(config, source, results, labels)
+  comparison = summary.comparison(config, source, runs, measured.results, numbers)
+  beneath = beside.controls_table(config, source, measured.results, measured.labels)
   if jax.process_index() == 0:
     report.write(root / "report", comparison)
     (root / "report" / "controls.txt").write_text(beneath + "\n", encoding="utf-8")
@@ -145,10 +109,92 @@ def compare(
     f"{report.table(comparison)}\n\n{beneath}\n\n"
     f"Report: {root / 'report' / 'index.html'}"
   )
-  if failed:
-    lines = "".join(f"\n  {name}: {why}" for name, why in failed.items())
+  if measured.failed:
+    lines = "".join(f"\n  {name}: {why}" for name, why in measured.failed.items())
     raise Failed(f"{text}\n\nevaluations that failed:{lines}")
   return text
+
+
+class _Measurements:
+  """Results of all arms, and what went wrong; each is measured once.
+
+  Attributes:
+    results: key of an arm or control -> for each seed, program -> result.
+    failed: what failed -> why.
+    labels: key of an arm or control -> what a reader sees.
+  """
+
+  def __init__(self, config, source, programs: Sequence[str], file: pathlib.Path):
+    self.results: dict[str, list[dict[str, Any]]] = {}
+    self.failed: dict[str, str] = {}
+    self.labels: dict[str, str] = summary.LABELS | TRAINED
+    self._config, self._source = config, source
+    self._programs = [name for name in programs if name not in evaluators.PAIRED]
+    self._ledger = ledger.Ledger(file)
+
+  def run(self, arm: str, seed: int, path: pathlib.Path) -> program.Run:
+    """Evaluates the newest checkpoint of a run."""
+    logging.info("evaluating %s, seed %d", self.labels[arm], seed)
+    run = program.open_run(path, source=self._source)
+    call = functools.partial(program.evaluate, opened=run)
+    self._measure(arm, seed, (run,), self._programs, call, path / "eval")
+    return run
+
+  def controls(self, seed: int, pair: dict[str, program.Run], every: bool) -> None:
+    """Evaluates what needs no training."""
+    ncl = pair["ncl"]
+    folder = ncl.path.parent
+    chosen, fault = _controls(pair, every)
+    if fault:
+      self.failed[f"controls, seed {seed}, but the untrained network"] = fault
+    for control in chosen:
+      self.labels[control.key] = control.label
+      logging.info("evaluating the control %s, seed %d", control.label, seed)
+      call = functools.partial(_evaluate, control, ncl)
+      names = _that_apply(control, self._programs)
+      both = (pair["cl"], ncl)
+      self._measure(control.key, seed, both, names, call, folder / "controls")
+    if jax.process_index() == 0:
+      rows = [
+        {"control": c.key, "note": c.note, "results": self.results[c.key][-1]}
+        for c in chosen
+      ]
+      writer.write(folder / "controls.jsonl", rows)
+
+  def axes(self, arm: str, paths: Sequence[pathlib.Path]) -> None:
+    """Compares the dimensions of each seed's run with the next seed's."""
+    runs = [program.open_run(path, source=self._source) for path in paths]
+    for run, other, rows in zip(
+      runs, runs[1:] + runs[:1], self.results[arm], strict=True
+    ):
+      of = self._of(arm, run.config.seed, (run, other), "axes")
+      evaluate = functools.partial(program.evaluate, axes, run, other=other)
+      rows["axes"] = self._ledger.get(of, evaluate)
+
+  def _of(self, arm, seed, runs: Sequence[program.Run], name: str) -> dict[str, Any]:
+    """What a result is of: weights and settings too, as a run may be trained anew."""
+    digests = [
+      checkpoint.digest({config_lib.to_json(run.config): run.variables})[:16]
+      for run in runs
+    ]
+    of = {"arm": arm, "seed": seed, "program": name, "runs": digests}
+    return of | {"ncl_jax": ncl_jax.__version__}
+
+  def _measure(self, arm, seed, runs, names, call, folder):
+    """Runs programs on an arm, and takes note of results and faults."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+      options = _options(self._config, name)
+      of = self._of(arm, seed, runs, name) | options
+
+      def once(module, of=of, options=options, **further):
+        return self._ledger.get(of, lambda: call(module, **options, **further))
+
+      got, faults = program.attempt([name], once, folder)
+      rows |= got
+      for fault, why in faults.items():
+        self.failed[f"{self.labels[arm]}, seed {seed}, {fault}"] = why
+    self.results.setdefault(arm, []).append(rows)
 
 
 def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
@@ -157,6 +203,21 @@ def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   arm.seed = seed
   if method == "cl":
     config_lib.set_method(arm, "cl")
+  return arm
+
+
+def _trained_control(
+  config: ConfigDict, key: str, seed: int, ncl: program.Run
+) -> ConfigDict:
+  """CL's settings with one change."""
+  arm = _arm_config(config, "cl", seed)
+  if key == "cl_l1":
+    arm.loss.l1 = L1
+  else:
+    seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
+    f = seen.layer("f", ncl.config.loss.map)
+    live = metrics.live_dimensions(f, config.eval.threshold)
+    arm.model.projector_out = max(2, int(live.sum()))
   return arm
 
 

@@ -106,6 +106,7 @@ def defaults() -> ConfigDict:
   config.loss.map = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
+  config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
   # Of cross entropy alone:
   config.loss.scale = 1.0  # factor of the logits
@@ -236,6 +237,7 @@ def validate(config: ConfigDict) -> None:
     "train.cpu_devices",
     "train.steps_per_call",
     "data.on_device_mib",
+    "loss.l1",
     "eval.test_every_epochs",
     "eval.threshold",
   ):
@@ -418,6 +420,8 @@ def _check_classifier(config: ConfigDict) -> None:
       raise InputError("loss.learn_temperature: cross entropy has no temperature")
     if settings.mixup and config.train.accumulate > 1:
       raise InputError("loss.mixup mixes a whole batch: train.accumulate must be 1")
+    if settings.l1:
+      raise InputError(f"loss.l1 is {settings.l1}: cross entropy has no such penalty")
     return
   for key, neutral in (("scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
     if settings[key] != neutral:

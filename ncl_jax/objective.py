@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from ml_collections import ConfigDict
 
-from ncl_jax import losses
+from ncl_jax import losses, numerics
 from ncl_jax import sharding as sharding_lib
 
 # A device's share of the similarities up to which it holds them all at once. Beyond it
@@ -110,6 +110,22 @@ def sup_con(precision: str = "highest") -> Callable[..., jax.Array]:
     )
 
   return compute
+
+
+def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
+  """`l1 mean_n |f_n|_1`: sparsity that is asked for, as CL's control asks for it.
+
+  Args:
+    config: `loss.l1` is used.
+    z: [N, V, D] features after the map; rows are normalised here.
+
+  Returns:
+    [], between l1 and l1 sqrt(D); 0 where `loss.l1` is.
+  """
+  if not config.loss.l1:
+    return 0.0
+  f = numerics.l2_normalize(z)
+  return config.loss.l1 * jnp.abs(f).sum(-1).mean()
 
 
 def init(config: ConfigDict) -> dict[str, Any]:

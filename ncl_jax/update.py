@@ -104,6 +104,7 @@ def _contrast(config, params, features, labels, num_classes, mesh):
   else:
     nt_xent = objective.nt_xent(mesh, config.loss.precision)
     loss = nt_xent(z, temperature).mean()
+  loss += objective.penalty(config, z)
   values = {"loss": loss}
   if config.loss.learn_temperature:
     values["temperature"] = temperature

@@ -9,9 +9,19 @@ import pytest
 import tiny
 from sklearn.decomposition import PCA
 
-from ncl_jax import beside, codes, controls, measures, paper, rotations, sharding
+from ncl_jax import (
+  beside,
+  codes,
+  compare,
+  controls,
+  measures,
+  paper,
+  rotations,
+  sharding,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
+from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -209,6 +219,24 @@ def test_every_row_has_a_place_and_every_place_a_row(source):
   assert math.isnan(measures.value(result, "ood:folder:other"))
   assert math.isnan(measures.value({}, "knn_h"))
   assert math.isnan(measures.value({"knn": {"h": {"accuracy": None}}}, "knn_h"))
+
+
+def test_controls_that_are_trained_are_cl_but_for_one_setting(pair):
+  run = pair[1]
+  given = run.config.copy_and_resolve_references()
+  cl = compare._arm_config(given, "cl", 3)
+  sparse = compare._trained_control(given, "cl_l1", 3, run)
+  changed = config_lib.differences(cl, sparse)
+  assert [line.split(":")[0] for line in changed] == ["loss.l1"]
+  narrow = compare._trained_control(given, "cl_narrow", 3, run)
+  train = program.extract(run.config, run.variables, run.source, "train", run.mesh)
+  f = train.layer("f", run.config.loss.map)
+  assert narrow.model.projector_out == max(2, (abs(f) > 1e-5).any(0).sum())
+  narrow.model.projector_out = cl.model.projector_out
+  assert config_lib.differences(cl, narrow) == []
+  assert set(compare.TRAINED) == {"cl_l1", "cl_narrow"}
+  with pytest.raises(InputError, match="controls.*'some'.*trained"):
+    compare.compare(given, "unused", seeds=1, against="some")
 
 
 def test_the_papers_numbers_stand_beside_its_data_and_network_alone():

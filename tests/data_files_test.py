@@ -251,7 +251,7 @@ def test_idx_reads_any_number_of_axes(tmp_path):
   ("spec", "message"),
   [
     ("digit", "did you mean digits"),
-    ("digits:", "allowed: digits, arrays:FILE.npz, idx:FOLDER, folder:PATH, tfds:NAME"),
+    ("digits:", "allowed: digits, dsprites, arrays:FILE.npz, idx:FOLDER"),
     ("folders:/x", "did you mean folder:PATH"),
     ("array:/x", "did you mean arrays:FILE.npz"),
     ("folder:", "unknown data source 'folder:'"),

@@ -110,6 +110,7 @@ def test_a_step_in_tiles_that_learns_its_temperature(monkeypatch):
   force(monkeypatch, "gathered")
   config, source = tiny.config(), tiny.source()
   config.loss.learn_temperature = True
+  config.loss.l1 = 0.3
   config.optimizer.warmup_epochs = 0.0
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
@@ -130,7 +131,11 @@ def test_a_step_in_tiles_that_learns_its_temperature(monkeypatch):
     return losses.nt_xent(z_, temperature=jnp.exp(-log_scale)).mean()
 
   loss, slope = jax.value_and_grad(mean)(jnp.float32(before))
-  np.testing.assert_allclose(values["loss"], loss, rtol=1e-5)
+  rows = jax.device_get(z).reshape(-1, z.shape[-1])
+  norms = [np.abs(row).sum() / np.linalg.norm(row) for row in rows if row.any()]
+  penalty = 0.3 * sum(norms) / len(rows)
+  assert penalty > 0.3
+  np.testing.assert_allclose(values["loss"], loss + penalty, rtol=1e-5)
   # Adam's first step, whatever the size of the gradient.
   moved = float(state.params["loss"]["log_scale"]) - before
   assert moved == pytest.approx(-np.sign(slope) * optimizers.SCALE_RATE, rel=1e-3)

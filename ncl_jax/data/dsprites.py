@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncl_jax import checks
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
@@ -133,7 +132,10 @@ def load(image_size: int = 0, pair_factors: Sequence[str] = ()) -> Source:
     InputError: for another factor.
   """
   for name in pair_factors:
-    checks.choice("data.pair_factors", name, tuple(FACTORS))
+    if name not in FACTORS:
+      raise InputError(
+        f"data.pair_factors = {name!r}: allowed are {', '.join(FACTORS)}"
+      )
   order = np.random.default_rng(0).permutation(COUNT)
   splits = {}
   for name, index in {"train": order[TEST:], "test": order[:TEST]}.items():
