@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from configs import fashion_mnist
-from ncl_jax import train, writer
+from ncl_jax import compile_cache, train, writer
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import divide
@@ -38,6 +38,7 @@ def main() -> None:
   """Tunes, trains, reports."""
   flags = parse()
   logging.set_verbosity(logging.WARNING)
+  compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
   whole = workdir_lib.load_source(base("ncl", flags))
   held_out = dataclasses.replace(whole, splits=divide(whole.split("train"), whole.name))
@@ -96,10 +97,11 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--out", default="runs/supervised", help="folder for all of it")
   parser.add_argument("--source", default="", help="data; default: the config's")
   parser.add_argument("--examples", type=int, default=5000, help="training images")
-  parser.add_argument("--epochs", type=int, default=20, help="of a classifier")
+  parser.add_argument("--epochs", type=int, default=15, help="of a classifier")
   parser.add_argument("--pretrain_epochs", type=int, default=50, help="of NCL")
   parser.add_argument("--batch", type=int, default=128, help="images a step")
-  parser.add_argument("--width", type=int, default=16, help="of the network")
+  parser.add_argument("--width", type=int, default=8, help="of the network")
+  parser.add_argument("--image_size", type=int, default=16, help="pixels a side")
   parser.add_argument("--seeds", type=int, default=3, help="of each cell, tuned")
   rates, scales = (0.03, 0.1, 0.3), (1.0, 4.0)
   parser.add_argument("--rates", type=float, nargs="+", default=rates)
@@ -112,6 +114,7 @@ def base(method: str, flags: argparse.Namespace) -> ConfigDict:
   config = fashion_mnist.get_config(method)
   config.data.source = flags.source or config.data.source
   config.data.train_examples = flags.examples
+  config.data.image_size = flags.image_size
   config.model.width = flags.width
   config.train.batch_size = flags.batch
   pretraining = method == "ncl"
