@@ -1,7 +1,8 @@
 """Classifiers compared: accuracy against steps in one figure, time to accuracy."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,13 +30,24 @@ def curve(workdir: str | pathlib.Path) -> list[tuple[int, float]]:
     InputError: if its metrics.jsonl has no such rows.
   """
   file = pathlib.Path(workdir).expanduser().resolve() / "metrics.jsonl"
-  rows = [row for row in writer.read(file) if row.get("test_top1") is not None]
-  if not rows:
+  found = points(writer.read(file))
+  if not found:
     raise InputError(
       f"no test accuracy in {file}: allowed are runs of classifiers with "
       "eval.test_every_epochs above 0"
     )
-  return [(row["step"], row["test_top1"]) for row in rows]
+  return found
+
+
+def points(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
+  """(step, top-1) of the rows of a metrics.jsonl that have one.
+
+  >>> points([{"step": 1}, {"step": 2, "test_top1": 0.5}])
+  [(2, 0.5)]
+  """
+  return [
+    (row["step"], row["test_top1"]) for row in rows if row.get("test_top1") is not None
+  ]
 
 
 def steps_to(run: Curve, level: float) -> int | None:
