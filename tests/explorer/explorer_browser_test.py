@@ -5,7 +5,6 @@ Screenshots lie in the directory that NCL_JAX_SCREENSHOTS names, if it is set.
 
 import os
 import pathlib
-import time
 
 import browser
 import explorer_example as example
@@ -290,38 +289,20 @@ def test_inside_another_page(chromium, file, tmp_path, screenshots):
   assert chromium.errors == []
 
 
-def test_opens_and_reacts_at_once(chromium, tmp_path):
-  """10,000 images, two sides of 256 dimensions: processor time of the page's thread.
-
-  It is told apart from the time that others take, yet they slow it down: hence the
-  generous bounds; alone on a machine it opens in less than a second.
-  """
+def test_ten_thousand_images_are_looked_at_in_parts(chromium, tmp_path):
+  """Two sides of 256 dimensions; how fast it is, `benchmarks.explorer` tells."""
   labels, dense, sparse = example.codes(10_000, 256)
   sides = explorer.Side("CL", dense), explorer.Side("NCL", sparse)
   made = example.make(images=example.images(10_000), labels=labels, sides=sides)
-  start = time.process_time()
   file = explorer.write(tmp_path / "e.html", made)
-  assert time.process_time() - start < 60
   chromium.errors.clear()
   chromium.screen(*WIDE)
-  chromium.call("Performance.enable", timeDomain="threadTicks")
-
-  def busy():
-    metrics = chromium.call("Performance.getMetrics")["metrics"]
-    return next(m["value"] for m in metrics if m["name"] == "ThreadTime")
-
   chromium.open(file.as_uri())
-  chromium.run("0")
-  assert busy() < 3
   rows = "document.querySelectorAll('#entries tbody tr').length"
+  first = chromium.run(rows)
   for selector in ("[data-sort=active]", "tbody .link", "#detail .thumb", "#more"):
-    start = busy()
     chromium.click(selector)
-    assert busy() - start < 1, selector
-  assert chromium.run(rows) == 180
-  start = busy()
+  assert chromium.run(rows) == 3 * first == 180
   chromium.key("c")
-  assert busy() - start < 1
   assert chromium.text("#detail h2").startswith("CL · image")
-  chromium.call("Performance.disable")
   assert chromium.errors == []
