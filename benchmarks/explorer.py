@@ -62,7 +62,7 @@ def main() -> None:
           seen[name].append(busy(page) - spent)
   rows += [{"": k, "CPU ms": 1000 * statistics.median(v)} for k, v in seen.items()]
   measure.finish(
-    f"The explorer, {flags.images:,} images, two sides of {flags.dimensions} wide codes",
+    f"The explorer, {flags.images:,} images, twice {flags.dimensions} dimensions",
     rows,
     flags.json,
     f"Medians; the page has {size:.1f} MB.",
