@@ -9,11 +9,13 @@ import logging as python_logging
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from absl import flags, logging
+from ml_collections import ConfigDict
 
 from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
@@ -159,10 +161,47 @@ def _say(text: str, code: int) -> int:
 
 
 def _message(error: Exception) -> str:
-  """An error's text, without the traceback that config flags put around our own."""
+  """An error's text, without the traceback that config flags put around it."""
   text = str(error).strip()
   _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
-  return message if ours else text
+  if ours:
+    return message
+  head, inside, trace = text.partition(": Error whilst parsing config file:")
+  return f"{head}: {trace.splitlines()[-1]}" if inside else text
+
+
+def _parsed(argv: list[str]) -> list[str]:
+  """The arguments that are no flags; a config file's own errors become one message."""
+  try:
+    rest = flags.FLAGS(argv)[1:]
+  except (InputError, flags.Error):
+    raise
+  # A config file is a program: anything can happen in it.
+  except Exception as error:
+    file = _config_file(argv)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    kind = "" if isinstance(error, AttributeError) else f"{type(error).__name__}: "
+    place = f"{file}, line {line}" if line else file
+    text = str(error).replace("module 'config_config'", "it")
+    raise InputError(f"in the config {place}: {kind}{text[:600]}") from error
+  if _config_file(argv):
+    given = flags.FLAGS["config"].value
+    if not isinstance(given, ConfigDict):
+      # An input or output error is kept in its place, to be raised when it is used.
+      failure = getattr(given, "__dict__", {}).get("_error", given)
+      raise InputError(
+        f"{_config_file(argv)}: its get_config() must return a ConfigDict, as those in"
+        f" configs/ do; it gave {str(failure)[:300]}"
+      )
+  return rest
+
+
+def _config_file(argv: list[str]) -> str:
+  """The path in --config=PATH:METHOD, or an empty text."""
+  given = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
+  return given[-1].split(":", 1)[0] if given else ""
 
 
 def _parse(
@@ -170,17 +209,17 @@ def _parse(
 ) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
   known = list(fields) or config_lib.known_keys()
+  file = _config_file(argv)
+  if file and not pathlib.Path(file).is_file():
+    raise InputError(f"--config names the file {file!r}: there is none")
   for argument in argv[1:]:
-    file = argument.removeprefix("--config=").split(":", 1)[0]
-    if argument.startswith("--config=") and not pathlib.Path(file).is_file():
-      raise InputError(f"--config names the file {file!r}: there is none")
     key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
     is_field = argument.startswith(("--config.", "-config."))
     if is_field and key not in known and not key.startswith("expected."):
       near = None if fields else config_lib.nearest_key(key)
       hint = f"did you mean --config.{near}?" if near else f"known: {', '.join(known)}"
       raise InputError(f"unknown config field {key!r}: {hint}")
-  rest = flags.FLAGS(argv)[1:]
+  rest = _parsed(argv)
   if rest:
     raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
   for name in required:

@@ -129,7 +129,7 @@ class Files:
     except UNREADABLE as error:
       raise InputError(
         f"cannot read the image {path}: {_reason(error)}. Mend or remove the file, or"
-        ' leave out all such files with on_bad_image="skip".'
+        " leave out all such files by --config.data.on_bad_image=skip."
       ) from error
 
 
