@@ -1,10 +1,13 @@
-"""Pretrains a network with CL or NCL; run it again to go on where it stopped.
+"""Trains a network; run it again to go on where it stopped.
 
   python -m launch.train --config=configs/cifar10.py:ncl --workdir=runs/cifar10-ncl
 
-After the colon: cl, ncl, or ncl,MAP with another map. Single settings are changed by
---config.SECTION.FIELD=VALUE. The work directory gets config.json, metrics.jsonl and
-checkpoints/.
+After the colon: cl or ncl; supcon or supcon_ncl, which take the labels into account;
+ce, nce, ce_projector or nce_projector, which train classifiers. Those with a map take
+another after a comma: ncl,relu. Single settings are changed by
+--config.SECTION.FIELD=VALUE; --config.train.init_from=DIR starts from the network of
+another run. The work directory gets config.json, metrics.jsonl and checkpoints/, a
+classifier's also best/, the work directory of its best step on the test set.
 """
 
 from absl import flags

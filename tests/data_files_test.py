@@ -306,7 +306,10 @@ def test_idx_reads_any_number_of_axes(tmp_path):
   ("spec", "message"),
   [
     ("digit", "did you mean digits"),
-    ("digits:", "allowed: digits, dsprites, arrays:FILE.npz, idx:FOLDER"),
+    (
+      "digits:",
+      "allowed: digits, dsprites, dsprites:FILE.npz, arrays:FILE.npz, idx:FOLDER",
+    ),
     ("folders:/x", "did you mean folder:PATH"),
     ("array:/x", "did you mean arrays:FILE.npz"),
     ("folder:", "unknown data source 'folder:'"),
