@@ -5,6 +5,7 @@ by SIGTERM with everything saved; after the last two the same command goes on.
 """
 
 import dataclasses
+import importlib.util
 import logging as python_logging
 import pathlib
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import jax
 from absl import flags, logging
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 
 from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
@@ -196,6 +197,17 @@ def _parsed(argv: list[str]) -> list[str]:
         f" configs/ do; it gave {str(failure)[:300]}"
       )
   return rest
+
+
+def recipe() -> ConfigDict:
+  """What the file of --config gives, without the changes of the command line."""
+  named = config_flags.get_config_filename(flags.FLAGS["config"])
+  file, _, argument = named.partition(":")
+  spec = importlib.util.spec_from_file_location("recipe", file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(argument) if argument else module.get_config()
 
 
 def _config_file(argv: list[str]) -> str:
