@@ -10,6 +10,7 @@ import logging as python_logging
 import pathlib
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -240,15 +241,47 @@ def _parse(
 
 
 def _usage(main: Callable[[], None]) -> str:
-  """The module's docstring and its flags."""
+  """The module's docstring, its flags, and what all programs have in common."""
   module = sys.modules[main.__module__]
-  lines = [(module.__doc__ or "").strip(), "", "Flags:"]
   by_module = flags.FLAGS.flags_by_module_dict()
-  for name in (sys.argv[0], __name__):
-    for flag in by_module.get(name, []):
-      default = "" if flag.default in (None, "") else f" (default {flag.default})"
-      lines.append(f"  --{flag.name}: {flag.help}{default}")
-  return "\n".join(lines)
+  # Those of checkpoints are defined here, where their program asks for them.
+  shared = {"coordinator", "num_processes", "process_id", "distributed"}
+  shared |= {"heartbeat_seconds"}
+  own = [*by_module.get(sys.argv[0], []), *by_module.get(__name__, [])]
+  lines = [(module.__doc__ or "").strip(), "", "Flags, written --NAME=VALUE:"]
+  for flag in own:
+    if flag.name not in shared:
+      lines += _explained(flag)
+  if any(flag.name == "config" for flag in own):
+    text = "a setting of the config; ncl_jax/config.py lists them with their defaults"
+    lines += _entry("--config.SECTION.FIELD", text)
+  lines += ["", "On several machines, the same command on each:"]
+  for flag in own:
+    if flag.name in shared:
+      lines += _explained(flag)
+  codes = "0 done, 1 failed, 2 wrong input, 130 or 143 stopped with everything saved"
+  return "\n".join([*lines, "", f"Exit codes: {codes}.", "The guide is in docs/."])
+
+
+def _explained(flag: flags.Flag) -> list[str]:
+  """A flag's entry: what it is, what is allowed, what it is if not given."""
+  text = flag.help
+  if flag.flag_type() == "bool":
+    return _entry(f"--[no]{flag.name}" if flag.default else f"--{flag.name}", text)
+  if isinstance(flag, flags.EnumFlag):
+    text += f"; one of {', '.join(flag.parser.enum_values)}"
+  if flag.default not in (None, "", []):
+    default = flag.default
+    shown = ",".join(map(str, default)) if isinstance(default, list) else default
+    text += f" (default {shown})"
+  return _entry(f"--{flag.name}", text)
+
+
+def _entry(name: str, text: str) -> list[str]:
+  """The name, and the text in a column beside it or, if there is no room, below."""
+  lines = textwrap.wrap(" ".join(text.split()), 80 - 24)
+  first = f"  {name:<20}  " if len(name) <= 20 else f"  {name}\n{'':24}"
+  return [first + lines[0], *(" " * 24 + line for line in lines[1:])]
 
 
 def _set_up_log() -> None:
