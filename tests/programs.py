@@ -10,6 +10,8 @@ import warnings
 from absl import flags
 from absl.testing import flagsaver
 
+import ncl_jax.cli  # noqa: F401  its flags stay from one program to the next
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
