@@ -22,6 +22,9 @@ IMAGES_READ = 16
 # Of two cores of a server, measured, and a third of a data-centre GPU at its best.
 _CPU_FLOPS, _GPU_FLOPS = 5e10, 3e13
 
+# From this side on the first layers are to shrink an image.
+_PHOTOGRAPH = 96
+
 # Temporaries on top of what is kept, measured on a CPU: see "Batches that do not fit".
 _TEMPORARIES = 2.3
 
@@ -54,13 +57,13 @@ def describe(
   changed = [] if recipe is None else config_lib.differences(recipe, config)
   filled = config_lib.differences(config, resolved)
   lines = [
+    "Settings",
+    config_lib.to_json(resolved).rstrip(),  # long: what matters stands below it
+    *_listed("Changed here", changed, "nothing: the settings are the file's"),
+    *_listed("From the data", filled, "nothing"),
     *_data(source, read, resident),
     *_length(resolved, source, path),
     *_network(resolved, source, mesh.size),
-    *_listed("Changed here", changed, "nothing: the settings are the file's"),
-    *_listed("From the data", filled, "nothing"),
-    "Settings",
-    config_lib.to_json(resolved).rstrip(),
     "Nothing was trained, and nothing written.",
   ]
   return "\n".join(lines)
@@ -122,7 +125,24 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
     f"Work      {flops:.1e} operations a step, {work:.1e} in all: about "
     f"{_duration(work / _CPU_FLOPS)} on two CPU\n          cores, "
     f"{_duration(work / _GPU_FLOPS)} on a data-centre GPU (estimated)",
+    *_advice(config, work / _CPU_FLOPS),
   ]
+
+
+def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
+  lines = []
+  if config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
+    lines.append(
+      "Advice    for images of this size --config.model.stem=imagenet: a sixteenth of "
+      "the work\n          and memory"
+    )
+  if jax.default_backend() == "cpu" and cpu_seconds > 86400:
+    lines.append(
+      "Advice    too long for a CPU: --config.data.image_size=32 "
+      "--config.model.backbone=resnet10\n          --config.model.width=16 "
+      "--config.model.dtype=float32 --config.train.epochs=100"
+    )
+  return lines
 
 
 def _images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStruct:

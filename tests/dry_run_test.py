@@ -32,7 +32,7 @@ def test_the_program_tells_and_writes_nothing(tmp_path, monkeypatch):
   assert "48 train, 21 test images of 8x8x1; 32 of them read" in out
   assert "12 steps of 16 images, 4 epochs of 3; begins at step 0" in out
   changed, filled = re.search(
-    r"Changed here\n(.*)From the data\n(.*)Settings\n", out, re.S
+    r"Changed here\n(.*)From the data\n(.*)Data ", out, re.S
   ).groups()
   assert "loss.temperature: 0.2 there, 0.5 here" in changed
   assert len(changed.splitlines()) == 2  # and the source
@@ -111,6 +111,17 @@ def test_images_that_cannot_be_read_are_noticed(tmp_path):
     dry_run.describe(
       tiny.config(), tmp_path / "run", source=Source("broken", splits, ("a", "b"))
     )
+
+
+def test_advice_for_photographs_and_for_laptops():
+  config = tiny.config()
+  assert not dry_run._advice(config, 3600)
+  (line,) = dry_run._advice(config, 10 * 86400)
+  assert "--config.data.image_size=32" in line
+  config.augment.size = 120
+  assert "stem=imagenet" in dry_run._advice(config, 3600)[0]
+  for setting in re.findall(r"--config\.([\w.]+)", line):
+    assert setting in config_lib.known_keys()
 
 
 @pytest.mark.parametrize(
