@@ -468,15 +468,3 @@ def test_there_are_enough_of_each_kind():
   assert len(counts) == 8 and min(counts.values()) >= 6
   distinct = {(c.program, c.flags, c.says) for c in CASES}
   assert len(distinct) >= 60
-
-
-@pytest.mark.parametrize("program", ["train", "knn", "linear_probe"])
-def test_help_is_a_page(program):
-  """What it does, an example, every flag explained, no wider than a terminal."""
-  code, out, err = call(program, "--help")
-  assert (code, err) == (0, "")
-  lines = out.splitlines()
-  assert lines[0].endswith(".") and f"python -m launch.{program}" in out
-  assert max(map(len, lines)) <= 88 and "Exit codes: 0 done" in out
-  entries = [line for line in lines if line.startswith("  --")]
-  assert len(entries) == len({line.split()[0] for line in entries}) >= 7
