@@ -19,13 +19,17 @@ from ncl_jax.data.source import Source
 # Of each split; spread over it.
 IMAGES_READ = 16
 
-# Of two cores of a server, measured, and a third of a data-centre GPU at its best.
-_CPU_FLOPS, _GPU_FLOPS = 5e10, 3e13
+# Operations a second: of two cores of a server on a ResNet-18 (docs/performance.md) and
+# on a network of an eighth of its width (the README's `launch.check`); and, assumed, a
+# third of what a data-centre GPU can at its best.
+_CPU_FLOPS, _CPU_FLOPS_NARROW, _GPU_FLOPS = 5e10, 1.6e10, 3e13
+_NARROW = 32
 
 # From this side on the first layers are to shrink an image.
 _PHOTOGRAPH = 96
 
-# Temporaries on top of what is kept, measured on a CPU: see "Batches that do not fit".
+# Temporaries and what is kept over the latter alone, on a CPU: 6,359 MiB for a batch of
+# 128 of the CIFAR recipe (README, "Batches that do not fit") are 2,840 kept.
 _TEMPORARIES = 2.3
 
 
@@ -117,15 +121,16 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
   flops = _step_flops(config, source, variables)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
   work = flops * per_epoch * config.train.epochs
+  cpu = work / (_CPU_FLOPS if config.model.width >= _NARROW else _CPU_FLOPS_NARROW)
   return [
     f"Network   {config.model.backbone}, {total:,} parameters: {parts}",
     f"Memory    a device: {_mib(state)} for weights, gradients and optimiser, "
     f"{_mib(kept)} kept for the\n          backward pass, and with temporaries up to "
     f"{_mib(_TEMPORARIES * kept)} (estimated)",
     f"Work      {flops:.1e} operations a step, {work:.1e} in all: about "
-    f"{_duration(work / _CPU_FLOPS)} on two CPU\n          cores, "
+    f"{_duration(cpu)} on two CPU\n          cores, "
     f"{_duration(work / _GPU_FLOPS)} on a data-centre GPU (estimated)",
-    *_advice(config, work / _CPU_FLOPS),
+    *_advice(config, cpu),
   ]
 
 

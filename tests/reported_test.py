@@ -9,7 +9,7 @@ import pytest
 import tiny
 from programs import ROOT, call
 
-from ncl_jax import cli, data, metrics
+from ncl_jax import beside, cli, data, evaluators, metrics, summary
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
@@ -149,3 +149,22 @@ def test_forms_of_values_that_are_refused(tmp_path, monkeypatch, flag):
   assert code == 2 and flag.split("=")[0].split(".")[-1] in err, err
   assert "Traceback" not in err and err.count("error:") == 1
   assert len(err.splitlines()) <= 20 and not work.exists()
+
+
+def test_without_labels_a_comparison_says_what_needs_them_and_has_no_blanks():
+  source, config = tiny.source(labelled=False), tiny.config()
+  (remark,) = [
+    text for text in summary._remarks(config, source, 5) if "No labels" in text
+  ]
+  for word in ("accuracy", "purity", "Sparsity", "SEPIN"):
+    assert word in remark
+  assert evaluators.applicable(False) == ("feature_stats", "sepin")
+  statistics = {"sparsity": 0.5, "live_dimensions": 8, "orthogonality": 0.1}
+  rows = [{"feature_stats": {"f": statistics}, "sepin": {"f": {"sepin@1": 0.2}}}]
+  text = beside.controls_table(
+    config, source, {"cl": rows, "ncl": rows}, {"cl": "CL", "ncl": "NCL"}
+  )
+  head, first, second = text.splitlines()[:3]
+  assert head.split() == ["sparsity", "|C-I|", "SEPIN@1", "live"]
+  assert first.split() == ["CL", "50.0", "0.1", "0.2", "8"]
+  assert len(second.split()) == 5
