@@ -12,6 +12,7 @@ import pytest
 import yaml
 from programs import ROOT, call
 
+from ncl_jax import cli
 from ncl_jax import config as config_lib
 
 DOCS = ROOT / "docs"
@@ -150,3 +151,35 @@ def test_every_data_form_and_method_is_in_the_guide():
   assert all(form.partition(":")[0] in text for form in data.FORMS)
   recipes = (DOCS / "recipes.md").read_text()
   assert all(f"`{method}`" in recipes for method in config_lib.METHODS)
+
+
+# A run of seconds: the page's commands stay as they are, and these follow.
+SMALL = (
+  "--config.data.train_examples=64",
+  "--config.model.width=2",
+  "--config.model.projector_hidden=16",
+  "--config.model.projector_out=8",
+  "--config.train.batch_size=32",
+  "--config.train.epochs=2",
+  "--config.optimizer.warmup_epochs=1",
+)
+
+
+@pytest.mark.slow
+def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(cli, "_set_up_log", lambda: None)
+  steps = [c for page, c in COMMANDS if page == "docs/first_run.md"]
+  text = (DOCS / "first_run.md").read_text().replace("\\\n", " ")
+  steps.sort(key=lambda c: " ".join(text.split()).index(c))
+  assert len(steps) == 7
+  for command in steps:
+    program, *flags = command.replace("runs", str(tmp_path)).split()[2:]
+    program = program.removeprefix("launch.")
+    if program == "check":
+      continue  # has tests of its own
+    small = SMALL if program == "train" else ()
+    code, _, err = call(program, *flags, *small)
+    assert code == 0, (command, err)
+  rows = (tmp_path / "ncl" / "eval" / "knn.jsonl").read_text().splitlines()
+  assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
