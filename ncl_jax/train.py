@@ -293,6 +293,7 @@ def _with_weights_of(
   new = state.items()["model"]
   if workdir_lib.read_config(workdir).loss.name == config.loss.name:
     model, step = checkpoint.load_model(workdir, new, whole)
+    found = model
   else:
     stored, step = checkpoint.load_model(workdir, None, whole)
     params = dict(new["params"])
@@ -311,8 +312,8 @@ def _with_weights_of(
     logging.info("another loss: %s taken, the rest is new", " and ".join(names))
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
-    len(jax.tree.leaves(model)),
-    sum(x.size for x in jax.tree.leaves(model)),
+    len(jax.tree.leaves(found)),
+    sum(x.size for x in jax.tree.leaves(found)),
     step,
     workdir,
   )

@@ -6,10 +6,10 @@ import pathlib
 import subprocess
 import sys
 
+import forks
 import pytest
 import tiny
 from PIL import Image
-from programs import call
 
 from ncl_jax import cli
 from ncl_jax.errors import InputError, SaveError, Stopped
@@ -33,43 +33,93 @@ def run(program, *flags):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_help_explains_itself(program):
   """What it does, an example, every flag explained, no wider than a terminal."""
-  code, out, err = call(program, "--help")
-  assert (code, err) == (0, "")
-  lines = out.splitlines()
+  done = forks.run(program, "--help")
+  assert (done.returncode, done.stderr) == (0, "")
+  lines = done.stdout.splitlines()
   assert lines[0].endswith((".", "?"))
-  assert f"python -m launch.{program}" in out and "--workdir" in out
-  assert max(map(len, lines)) <= 100 and "Exit codes: 0 done" in out
+  assert f"python -m launch.{program}" in done.stdout and "--workdir" in done.stdout
+  assert max(map(len, lines)) <= 100 and "Exit codes: 0 done" in done.stdout
   entries = [line.split()[0] for line in lines if line.startswith("  --")]
   assert len(entries) == len(set(entries)) >= 6
 
 
-# A few in processes of their own; wrong_inputs_test.py has many in one.
 @pytest.mark.parametrize(
   ("program", "flags", "says"),
   [
+    ("train", ["--config=configs/digits.py"], "--workdir is missing"),
     (
       "train",
       ["--config=configs/digits.py", "--config.loss.temprature=1"],
       "did you mean --config.loss.temperature?",
     ),
+    (
+      "train",
+      ["--config=configs/digits.py:ncl,rleu", "--workdir=W"],
+      "did you mean 'relu'",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=0", "--workdir=W"],
+      "loss.temperature is 0",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=x", "--workdir=W"],
+      "temperature",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.data.source=digts", "--workdir=W"],
+      "did you mean digits?",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.train.batch_size=4096", "--workdir=W"],
+      "only 1438 images",
+    ),
+    (
+      "train",
+      ["--config=configs/folder.py", "--config.data.source=folder:W/x", "--workdir=W"],
+      "W/x",
+    ),
+    ("train", ["--config=nowhere.py", "--workdir=W"], "nowhere.py"),
     ("compare", ["--config=configs/digits.py:cl", "--workdir=W"], "NCL config"),
+    ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
+    ("knn", ["--workdir=W"], "no config.json"),
+    ("axes", ["--workdir=W"], "--other is missing"),
+    ("selection", ["--workdir=W", "--keep=x"], "--keep"),
+    ("export", ["--workdir=W"], "nothing to write"),
     (
       "import_torch",
       ["--config=configs/digits.py", "--file=LICENSE", "--workdir=W"],
       "read are .npz, .safetensors",
     ),
+    (
+      "import_torch",
+      ["--config=configs/digits.py", "--file=W/no.ckpt", "--workdir=W"],
+      "no.ckpt: there is no such file",
+    ),
+    ("knn", ["--workdir=W", "--step=3", "--watch"], "--step and --watch: give one"),
+    ("linear_probe", ["--workdir=W", "--epochs=5"], "--epochs: for --protocol=sgd"),
+    ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
     ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
     ("knn", ["--workdir=W", "--distributed"], "--distributed found no cluster here"),
   ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, says):
   place = tmp_path / "work"
-  done = run(program, *(flag.replace("W", str(place)) for flag in flags))
+  done = forks.run(program, *(flag.replace("W", str(place)) for flag in flags))
   assert done.returncode == 2, done.stderr
   assert says.replace("W", str(place)) in done.stderr
   assert "Traceback" not in done.stderr
   assert done.stderr.count("error:") == 1
   assert not place.exists()
+
+
+def test_a_process_of_its_own_says_the_same():
+  for flags in (["--help"], []):
+    a, b = run("knn", *flags), forks.run("knn", *flags)
+    assert (a.returncode, a.stdout, a.stderr) == (b.returncode, b.stdout, b.stderr)
 
 
 @pytest.mark.parametrize(
