@@ -106,6 +106,19 @@ FUNCTIONS = {
     lambda a, b, y: metrics.retrieval(a, y, k=3)[1], "N", nan=alone
   ),
   "knn_scores": Function(lambda a, b, y: metrics.knn_scores(b, y, a, K, k=3), "NK"),
+  "knn_predict": Function(
+    lambda a, b, y: metrics.knn_predict(b, y, a, K, k=3), "N", whole=True
+  ),
+  "knn_predict_grid": Function(
+    lambda a, b, y: metrics.knn_predict_grid(b, y, a, K, [1, 3], [0.1])[1, 0],
+    "N",
+    whole=True,
+  ),
+  "scores": Function(lambda a, b, y: losses.scores(a, b[:K]), "NK"),
+  "sepin_at": Function(
+    lambda a, b, y: metrics.sepin_at(metrics.sepin(a, b, temperature=0.2), 2),
+    rtol=1e-3,
+  ),
   "sepin": Function(
     lambda a, b, y: metrics.sepin(a, b, temperature=0.2), "D", rtol=1e-3
   ),
@@ -169,7 +182,7 @@ def test_the_order_of_rows_and_dimensions_means_nothing(name, drawn, seed):
   function, (a, b, labels) = FUNCTIONS[name], drawn
   random = np.random.default_rng(seed)
   rows, columns = random.permutation(N), random.permutation(D)
-  if name == "cross_entropy":
+  if name in ("cross_entropy", "scores"):
     rows = np.arange(N)  # the first rows of b stand for classes
   expected = np.asarray(COMPILED[name](a, b, labels))
   for axis, letter in enumerate(function.out):
