@@ -212,3 +212,24 @@ def test_maps_act_on_each_entry_alone(name, values):
 
 
 MAPS = {name: jax.jit(nonneg.get(name)) for name in nonneg.NAMES}
+
+
+@few
+@given(inputs(), st.integers(0, 2**32 - 1))
+def test_factor_metrics_know_no_order(drawn, seed):
+  """Of numpy, without labels: scores of dimensions against factors."""
+  f, random = drawn[0], np.random.default_rng(seed)
+  factors = np.stack([np.arange(N) % 2, random.permutation(N) % 3], 1)
+  rows, columns = random.permutation(N), random.permutation(D)
+  moved = (f[rows][:, columns], factors[rows][:, ::-1])
+  information = metrics.factors.mutual_information(f, factors, bins=3)
+  assert information.shape == (D, 2) and information.dtype == np.float64
+  assert np.isfinite(information).all() and (information >= -1e-12).all()
+  np.testing.assert_allclose(
+    metrics.factors.mutual_information(*moved, bins=3),
+    information[columns][:, ::-1],
+    atol=1e-12,
+  )
+  gap = metrics.factors.mig(f, factors, bins=3)
+  assert 0 <= gap <= 1 + 1e-12
+  assert metrics.factors.mig(*moved, bins=3) == pytest.approx(gap)
