@@ -8,6 +8,9 @@ another after a comma: ncl,relu. Single settings are changed by
 --config.SECTION.FIELD=VALUE; --config.train.init_from=DIR starts from the network of
 another run. The work directory gets config.json, metrics.jsonl and checkpoints/, a
 classifier's also best/, the work directory of its best step on the test set.
+
+With --dry_run it reads some images and says what would happen: settings and what was
+changed in them, parameters, memory, steps, hours. Nothing is trained or written.
 """
 
 from absl import flags
@@ -19,11 +22,18 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of this run")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "say what would happen, and end")
 
 
 def main() -> None:
   """Trains."""
-  from ncl_jax import train  # after the flags: a wrong one is answered at once
+  # After the flags: a wrong one is answered at once.
+  if _DRY_RUN.value:
+    from ncl_jax import dry_run
+
+    print(dry_run.describe(_CONFIG.value, _WORKDIR.value or "", cli.recipe()))
+    return
+  from ncl_jax import train
 
   train.train(_CONFIG.value, _WORKDIR.value or "")
 

@@ -32,10 +32,15 @@ def run(program, *flags):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_help_explains_itself(program):
+  """What it does, an example, every flag explained, no wider than a terminal."""
   done = forks.run(program, "--help")
-  assert done.returncode == 0
-  assert f"python -m launch.{program}" in done.stdout
-  assert "--workdir" in done.stdout and "Traceback" not in done.stderr
+  assert (done.returncode, done.stderr) == (0, "")
+  lines = done.stdout.splitlines()
+  assert lines[0].endswith((".", "?"))
+  assert f"python -m launch.{program}" in done.stdout and "--workdir" in done.stdout
+  assert max(map(len, lines)) <= 100 and "Exit codes: 0 done" in done.stdout
+  entries = [line.split()[0] for line in lines if line.startswith("  --")]
+  assert len(entries) == len(set(entries)) >= 6
 
 
 @pytest.mark.parametrize(

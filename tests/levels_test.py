@@ -48,6 +48,7 @@ LEVELS = {
   "train": 5,
   "supervised": 5,
   "supervised_loop": 5,
+  "dry_run": 5,
   "evaluators": 6,
   "self_check": 6,
   "speed": 0,

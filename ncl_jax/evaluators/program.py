@@ -287,5 +287,5 @@ def need_labels(source: Source, program: str) -> None:
   if not source.num_classes:
     raise InputError(
       f"{source.name} has no labels and {program} needs them: "
-      "feature_stats works without"
+      f"{' and '.join(evaluators.WITHOUT_LABELS)} work without"
     )
