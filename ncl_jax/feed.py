@@ -38,12 +38,12 @@ def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
   images = train.images
   if not isinstance(images, np.ndarray) or train.partners:
     return False  # decoded, or paired, batch by batch
-  simulated = mesh.local_devices[0].platform == "cpu"
+  simulated = sharding_lib.platform(mesh) == "cpu"
   copies = len(mesh.local_devices) if simulated else 1
   return images.nbytes * copies <= config.data.on_device_mib * 2**20
 
 
-def steps_per_call(config: ConfigDict, resident: bool) -> int:
+def steps_per_call(config: ConfigDict, resident: bool, mesh: Mesh | None = None) -> int:
   """How many steps a call of the compiled program makes at most.
 
   Raises:
@@ -58,7 +58,7 @@ def steps_per_call(config: ConfigDict, resident: bool) -> int:
   if wanted:
     return wanted
   # On CPU a call costs nothing beside its step.
-  return 20 if resident and jax.default_backend() != "cpu" else 1
+  return 20 if resident and sharding_lib.platform(mesh) != "cpu" else 1
 
 
 def open_feed(

@@ -55,7 +55,7 @@ def nt_xent(
     `f(z, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
   """
   devices = mesh.size if mesh else 1
-  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+  block = CPU_BLOCK if sharding_lib.platform(mesh) == "cpu" else BLOCK
 
   def compute(z, temperature):
     chosen = form(2 * z.shape[0], z.shape[2], devices)

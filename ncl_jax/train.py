@@ -59,7 +59,7 @@ def train(
   source = source or workdir_lib.load_source(config)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   # Refused here, where nothing is written yet.
-  feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh))
+  feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh), mesh)
   with (
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config),
@@ -89,7 +89,7 @@ def _train(
   per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
   resident = feed_lib.is_resident(config, source, mesh)
-  per_call = feed_lib.steps_per_call(config, resident)
+  per_call = feed_lib.steps_per_call(config, resident, mesh)
   _describe(config, source, mesh, total)
   optimizer, learning_rate = make_optimizer(config, per_epoch)
   start = checkpoints.latest_step() or 0
