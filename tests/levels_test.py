@@ -45,6 +45,7 @@ LEVELS = {
   "step": 4,
   "train": 5,
   "plan": 5,
+  "reproduce": 7,
   "feed_rate": 5,
   "supervised": 5,
   "supervised_loop": 5,
