@@ -16,13 +16,16 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of this run")
+_PROFILE = flags.DEFINE_string(
+  "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"
+)
 
 
 def main() -> None:
   """Trains."""
   from ncl_jax import train  # after the flags: a wrong one is answered at once
 
-  train.train(_CONFIG.value, _WORKDIR.value or "")
+  train.train(_CONFIG.value, _WORKDIR.value or "", profile=_PROFILE.value)
 
 
 if __name__ == "__main__":

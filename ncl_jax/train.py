@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from ncl_jax import checkpoint, collapse, distributed, optimizers, speed, writer
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
+from ncl_jax import profile as profile_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
@@ -33,7 +34,11 @@ from ncl_jax.step import (
 
 
 def train(
-  config: ConfigDict, workdir: str | pathlib.Path, source: Source | None = None
+  config: ConfigDict,
+  workdir: str | pathlib.Path,
+  source: Source | None = None,
+  *,
+  profile: str = "",
 ) -> pathlib.Path:
   """Trains to the end, from the newest checkpoint if there is one.
 
@@ -44,6 +49,7 @@ def train(
     config: settings; those that mean "from the data" are filled in.
     workdir: gets config.json, metrics.jsonl, speed.jsonl and checkpoints/.
     source: the data, if they are loaded already.
+    profile: "FIRST:LAST", steps that are recorded in WORKDIR/profile; "": none.
 
   Returns:
     The absolute work directory.
@@ -60,12 +66,13 @@ def train(
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   # Refused here, where nothing is written yet.
   feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh), mesh)
+  recording = profile_lib.Profile(profile, path / "profile")
   with (
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
   ):
-    _train(config, path, source, mesh, checkpoints, stop)
+    _train(config, path, source, mesh, checkpoints, stop, recording)
   return path
 
 
@@ -80,6 +87,7 @@ def _train(
   mesh: Mesh,
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
+  recording: profile_lib.Profile,
 ) -> None:
   global _runs
   # Of a second run in this process, the start was the first one's.
@@ -132,8 +140,10 @@ def _train(
     laps.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
+      recording.before(done, count)
       state, values, z, labels = compiled(state, data)
       done += count
+      recording.after(done, values)
       if first is None:
         jax.block_until_ready(values)
         first = done
@@ -163,6 +173,7 @@ def _train(
   else:
     _report_speed(path, config, source, laps, start, done - (first or start))
   finally:
+    recording.close()
     feed.close()
     progress.close()
 

@@ -45,6 +45,8 @@ LEVELS = {
   "step": 4,
   "train": 5,
   "plan": 5,
+  "profile": 1,
+  "mirror": 4,
   "reproduce": 7,
   "feed_rate": 5,
   "supervised": 5,
