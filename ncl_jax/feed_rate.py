@@ -1,16 +1,16 @@
 """How many images a second this host decodes, against what an accelerator takes."""
 
 import dataclasses
+import math
 import os
 import resource
 import time
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import feed, sharding, speed, step, workdir
+from ncl_jax import feed, plan, sharding, speed, workdir
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -79,7 +79,7 @@ def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
     cpu_seconds=spent,
     cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
     resident=feed.is_resident(config, source, sharding.make_mesh(jax.devices()[:1])),
-    bytes_per_image=int(jnp.prod(jnp.array(source.image_shape))),
+    bytes_per_image=math.prod(source.image_shape),
     peak_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
   )
 
@@ -97,10 +97,7 @@ def need(config: ConfigDict, source: Source, accelerator: str) -> float:
       f"accelerator {accelerator!r}; allowed: {', '.join(sorted(speed.PEAKS))}"
     )
   config = config_lib.resolve(config, source)
-  size, channels = config.augment.size, source.image_shape[-1]
-  views = jax.ShapeDtypeStruct((step.VIEWS, size, size, channels), jnp.float32)
-  variables = jax.eval_shape(lambda: step.init_variables(config, source))
-  flops = 3 * speed.flops(config_lib.model(config).apply, variables, views)
+  flops = plan.model_flops(config, source)
   return SHARE * speed.PEAKS[accelerator] * 1e12 / flops
 
 

@@ -204,7 +204,7 @@ def plan(config: ConfigDict, source: Source, devices: Sequence[jax.Device]) -> P
       // (1 if resident else mesh.size),
     },
     "limit": _limit(mesh),
-    "model_flops": batch * _model_flops(config, source),
+    "model_flops": batch * model_flops(config, source),
   }
   began = time.perf_counter()
   lowered = steps.lower(state, data)
@@ -256,8 +256,13 @@ def _limit(mesh: Mesh) -> int | None:
   return None
 
 
-def _model_flops(config: ConfigDict, source: Source) -> int:
-  """Of an image: the backward pass is twice the forward pass."""
+def model_flops(config: ConfigDict, source: Source) -> int:
+  """Floating point operations of an image: the backward pass counts twice.
+
+  Args:
+    config: resolved settings.
+    source: the data, or their shapes.
+  """
   size, channels = config.augment.size, source.image_shape[-1]
   views = jax.ShapeDtypeStruct((step_lib.VIEWS, size, size, channels), jnp.float32)
   variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))

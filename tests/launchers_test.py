@@ -153,6 +153,26 @@ def keys(value, **allowed):
   return value
 
 
+def test_the_gpu_check_ends_within_eight_minutes(tmp_path):
+  code, text = call("gpu_check.sh", "--dry_run", str(tmp_path / "out"))
+  limits = [int(words[1]) for words in commands(text)]
+  assert code == 0 and sum(limits) <= 480 and not (tmp_path / "out").exists()
+  named = " ".join(" ".join(words) for words in commands(text))
+  for file in re.findall(r"tests/\w+\.py", named):
+    assert (ROOT / file).exists()
+
+
+def test_the_gpu_check_goes_on_after_a_fault(tmp_path):
+  fake(tmp_path, "nvidia-smi", "echo a card")
+  fake(tmp_path, "python", "[[ $* != *launch.check* ]] || exit 1")
+  env = {"PYTHON": str(tmp_path / "python")}
+  code, text = call("gpu_check.sh", str(tmp_path / "out"), env=env, path=tmp_path)
+  found = dict(re.findall(r"^(\w+) +(ok|FAILED) +\d+ s$", text, re.M))
+  assert code == 1 and found.pop("self_test") == "FAILED"
+  assert set(found) == {"machine", "parity", "speed", "digits"}
+  assert set(found.values()) == {"ok"} and "a card" in text
+
+
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
 def test_jobsets_have_the_structure_of_the_schema(kind):
   code, text = call("kubernetes.sh", "--dry_run", kind, *FLAGS, env=SET)
