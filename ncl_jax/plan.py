@@ -7,7 +7,9 @@ need the package libtpu and no TPU.
 import contextlib
 import dataclasses
 import os
+import pathlib
 import re
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -158,13 +160,34 @@ def stand_in(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
   return Source(config.data.source, {"train": split, "test": split}, names)
 
 
-def plan(config: ConfigDict, source: Source, devices: Sequence[jax.Device]) -> Plan:
+def dump_to(folder: pathlib.Path) -> None:
+  """Makes the compiler write down what it settles on; before jax starts.
+
+  Args:
+    folder: empty.
+  """
+  flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+  flags += " --xla_dump_hlo_module_re=jit_steps"
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+  # A program from the cache settles on nothing.
+  jax.config.update("jax_enable_compilation_cache", False)
+
+
+def plan(
+  config: ConfigDict,
+  source: Source,
+  devices: Sequence[jax.Device],
+  dump: pathlib.Path | None = None,
+) -> Plan:
   """Compiles the train step for the devices, without running anything.
 
   Args:
     config: settings, as given to `train`.
     source: the data, or their shapes.
     devices: from `devices`, or `jax.devices()`.
+    dump: given to `dump_to` before: memory is planned, and machine code, which takes
+      most of the time and changes no other number, is not waited for. A thread is left
+      at work on it; the process is to end soon.
 
   Raises:
     InputError: for settings that cannot work.
@@ -209,6 +232,8 @@ def plan(config: ConfigDict, source: Source, devices: Sequence[jax.Device]) -> P
   began = time.perf_counter()
   lowered = steps.lower(state, data)
   try:
+    if dump is not None:
+      return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
@@ -234,6 +259,65 @@ def plan(config: ConfigDict, source: Source, devices: Sequence[jax.Device]) -> P
     counted_flops=costs.get("flops", 0.0),
     collectives=tuple(hlo.collectives(compiled.as_text())),
   )
+
+
+def _until_planned(
+  lowered: Any, dump: pathlib.Path, arguments: dict[str, int], began: float
+) -> dict[str, Any]:
+  """What is known once the compiler has laid out the memory."""
+  failed: list[Exception] = []
+
+  def compile_() -> None:
+    try:
+      lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+      failed.append(error)
+
+  thread = threading.Thread(target=compile_, daemon=True)
+  thread.start()
+  # Written after the file that is read here.
+  while not any(dump.glob("*after_optimizations_after_buffer_assignment.txt")):
+    thread.join(0.5)
+    if failed:
+      raise failed[0]
+    if not thread.is_alive():
+      raise InputError(
+        "this compiler tells nothing before it is done: leave out --nocode"
+      )
+  seconds = time.perf_counter() - began
+  thread.join(2)
+  (layout,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+  (program,) = dump.glob("*after_optimizations_after_buffer_assignment.txt")
+  held, temp = assigned(layout.read_text())
+  arguments["rest"] = max(0, held - sum(arguments.values()))
+  return {
+    "compile_seconds": seconds,
+    "temp": temp,
+    "collectives": tuple(hlo.collectives(program.read_text())),
+  }
+
+
+def assigned(text: str) -> tuple[int, int]:
+  """Bytes of a device's main memory in XLA's account of its buffers.
+
+  Args:
+    text: of the file that ends in buffer-assignment.txt.
+
+  Returns:
+    (arguments, results and constants; temporary).
+
+  >>> assigned("allocation 0: size 8, parameter 1, shape |f32[2]|, maybe-live-out:")
+  (8, 0)
+  """
+  held = temp = 0
+  for size, what in re.findall(r"^allocation \d+: size (\d+), (.*)$", text, re.M):
+    if "thread-local" in what or what.startswith("color"):
+      continue  # of other memories
+    if "preallocated-temp" in what:
+      temp += int(size)
+    else:
+      held += int(size)
+  return held, temp
 
 
 def _data(source: Source, batch: int, resident: bool) -> dict[str, Any]:
@@ -287,7 +371,8 @@ def text(found: Plan, title: str) -> str:
     title,
     f"{found.devices} x {found.kind}, batch {found.batch:,} = {share:,} images a device"
     f", {found.per_call} step(s) a call, loss {found.form}",
-    f"compiled in {found.compile_seconds:.0f} s",
+    f"{'compiled' if found.program else 'memory planned'} in "
+    f"{found.compile_seconds:.0f} s",
     "",
     "MiB per device",
   ]
@@ -295,7 +380,8 @@ def text(found: Plan, title: str) -> str:
   if not found.too_large:
     views = step_lib.VIEWS * share
     rows[f"temporary ({found.temp / views / 2**20:.2f} a view)"] = found.temp
-    rows["program"] = found.program
+    if found.program:
+      rows["program"] = found.program
   rows["together"] = found.total
   lines += [f"  {name:28} {size / 2**20:12,.1f}" for name, size in rows.items()]
   if found.limit:
@@ -307,9 +393,12 @@ def text(found: Plan, title: str) -> str:
   lines += ["", f"network, TFLOP a step: {found.model_flops / 1e12:,.2f}"]
   if found.too_large:
     return "\n".join(lines)
+  if found.counted_flops:
+    lines.append(
+      f"compiler's count of a device's program, TFLOP: "
+      f"{found.counted_flops / 1e12:,.2f} (a loop's body once)"
+    )
   lines += [
-    f"compiler's count of a device's program, TFLOP: {found.counted_flops / 1e12:,.2f}"
-    " (a loop's body once)",
     "",
     "Collectives of a step, MiB of results on a device",
   ]

@@ -130,7 +130,14 @@ CASES = {
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x8", "v4:2x2x2", "v4:2x4x4"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_step_compiles_and_fits_on_a_tpu(case, topology):
-  command = [sys.executable, "-m", "launch.plan", *CASES[case], "--batch=4096"]
+  command = [
+    sys.executable,
+    "-m",
+    "launch.plan",
+    *CASES[case],
+    "--batch=4096",
+    "--nocode",
+  ]
   done = subprocess.run(
     [*command, f"--topology={topology}"],
     env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
@@ -145,3 +152,32 @@ def test_the_step_compiles_and_fits_on_a_tpu(case, topology):
   if case == "resnet18-32px":
     a_view = float(done.stdout.split("temporary (")[1].split(" a view")[0])
     assert a_view <= 1.6
+
+
+LAYOUT = """BufferAssignment:
+allocation 0: size 512, thread-local:
+ value: <568 reduce_sum.1270 @0> (size=512,offset=0): f32[]
+allocation 1: size 100, parameter 66, shape |f32[25]| at ShapeIndex {}, maybe-live-out:
+allocation 2: size 7, maybe-live-out:
+allocation 3: size 3, constant:
+allocation 4: size 11, color 1, preallocated-temp:
+allocation 5: size 2048, preallocated-temp:
+"""
+
+
+def test_memory_is_read_from_the_compilers_account():
+  assert plan.assigned(LAYOUT) == (110, 2048)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
+def test_a_tpu_without_a_tpu(tmp_path):
+  command = [sys.executable, "-m", "launch.plan", "--config=tests/tiny.py:ncl"]
+  flags = ["--topology=v5e:2x4", "--data_shape=48,8,8,1,2", "--nocode"]
+  done = subprocess.run(
+    [*command, *flags],
+    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert "8 x TPU v5 lite, batch 16" in done.stdout and "\nfits\n" in done.stdout
