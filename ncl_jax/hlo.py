@@ -19,6 +19,7 @@ _INSTRUCTION = re.compile(
   rf"^\s*(?:ROOT )?%?\S+ = (.+?) ({'|'.join(KINDS)})(-start)?\(", re.M
 )
 _ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 
@@ -34,6 +35,8 @@ class Collective:
 def collectives(text: str) -> Iterator[Collective]:
   """The instructions of a program that communicate, each once.
 
+  The TPU's compiler cuts one into stages that share its channel: they count as one.
+
   Args:
     text: `compiled.as_text()`.
 
@@ -41,6 +44,7 @@ def collectives(text: str) -> Iterator[Collective]:
   >>> list(collectives(line))
   [Collective(kind='all-reduce', bytes=32, origin='other')]
   """
+  channels = set()
   for match in _INSTRUCTION.finditer(text):
     shapes, kind, start = match.groups()
     sizes = [_size(*array) for array in _ARRAY.findall(shapes)]
@@ -50,7 +54,12 @@ def collectives(text: str) -> Iterator[Collective]:
       # Operands first, then as many results.
       sizes = sizes[len(sizes) // 2 :]
     end = text.find("\n", match.end())
-    name = _ORIGIN.search(text[match.end() : end if end >= 0 else None])
+    rest = text[match.end() : end if end >= 0 else None]
+    channel, name = _CHANNEL.search(rest), _ORIGIN.search(rest)
+    if channel:
+      if (kind, channel[1]) in channels:
+        continue
+      channels.add((kind, channel[1]))
     yield Collective(kind, sum(sizes), _origin(name[1] if name else ""))
 
 
@@ -63,8 +72,8 @@ def _size(dtype: str, shape: str) -> int:
 
 def _origin(name: str) -> str:
   """Which part of the step an instruction's name speaks of."""
-  if "BatchNorm" in name or "batch_norm" in name.lower():
+  if re.search(r"bn\d?/|BatchNorm", name):
     return "BatchNorm"
-  if "shard_map" in name:
+  if "shard_map" in name or "jvp()" in name:
     return "loss"
   return "gradients" if "transpose" in name else "other"

@@ -6,6 +6,7 @@ need the package libtpu and no TPU.
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -323,7 +324,8 @@ def assigned(text: str) -> tuple[int, int]:
 def _data(source: Source, batch: int, resident: bool) -> dict[str, Any]:
   count = source.num_examples("train") if resident else batch
   label = jax.ShapeDtypeStruct((count,), np.int32)
-  image = jax.ShapeDtypeStruct((count, *source.image_shape), np.uint8)
+  shape = (math.prod(source.image_shape),) if resident else source.image_shape
+  image = jax.ShapeDtypeStruct((count, *shape), np.uint8)
   data = {"image": image, "label": label}
   return data | ({"order": label} if resident else {})
 

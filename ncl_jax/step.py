@@ -332,7 +332,7 @@ def make_steps(
     batch = data
     if resident:
       start = state.step % per_epoch * size
-      batch = feed.batch_of(data, start, size, mesh)
+      batch = feed.batch_of(data, start, size, mesh, source.image_shape)
     state, values, z = one(state, batch)
     return state, values, z, batch["label"]
 

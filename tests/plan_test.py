@@ -20,6 +20,8 @@ PROGRAM = """
 HloModule jit_steps
 %body (p: f32[2]) -> f32[2] {
   %ar = f32[64,2]{1,0} all-reduce(%x), metadata={op_name="jit(s)/transpose(jvp(M))/dot"}
+  %ar.2 = f32[64,2]{1,0} all-reduce(%x), channel_id=9, metadata={op_name="a"}
+  %ar.3 = f32[64,2]{1,0} all-reduce(%y), channel_id=9, metadata={op_name="a"}
   %g = (bf16[4]{0:T(8)}, bf16[32]{0:T(8)S(1)}) all-gather-start(bf16[4]{0} %z), x=1, \
 metadata={op_name="jit(s)/jvp(jit(shmap_body))/shard_map/all_gather"}
   %gd = bf16[32]{0} all-gather-done(%g)
@@ -37,10 +39,13 @@ def test_collectives_are_read_from_a_program():
   found = [(c.kind, c.bytes) for c in hlo.collectives(PROGRAM)]
   assert found == [
     ("all-reduce", 64 * 2 * 4),
+    ("all-reduce", 64 * 2 * 4),
     ("all-gather", 32 * 2),
     ("all-reduce", 9 * 4),
     ("collective-permute", 3 * 4),
   ]
+  origins = [c.origin for c in hlo.collectives(PROGRAM)]
+  assert origins == ["gradients", "other", "loss", "BatchNorm", "other"]
 
 
 @pytest.fixture(scope="module")
