@@ -35,7 +35,10 @@ def form(rows: int, width: int, devices: int) -> str:
   >>> form(512, 256, 1), form(65536, 256, 1), form(65536, 256, 8), form(2**21, 256, 8)
   ('plain', 'tiled', 'gathered', 'ring')
   """
-  if rows * rows // devices * 4 <= PLAIN_BYTES:
+  # Over devices the plain form sums the embeddings' gradients, as large as they are, on
+  # each of them; the others send nothing of that size backward.
+  sent = rows * width * 4 if devices > 1 else 0
+  if max(rows * rows // devices * 4, sent) <= PLAIN_BYTES:
     return "plain"
   if devices == 1:
     return "tiled"

@@ -125,8 +125,8 @@ IMAGENET = ("--config=configs/imagenet100.py:ncl",)
 RESNET50 = (*IMAGENET, "--config.model.backbone=resnet50")
 CASES = {
   "resnet18-32px": ("--config=configs/cifar10.py:ncl",),
-  "resnet18-224px": (*IMAGENET, "--config.train.accumulate=4"),
-  "resnet50-224px": (*RESNET50, "--config.train.accumulate=8"),
+  "resnet18-224px": IMAGENET,
+  "resnet50-224px": (*RESNET50, "--config.train.accumulate=4"),
 }
 
 
@@ -134,7 +134,7 @@ CASES = {
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x8", "v4:2x2x2", "v4:2x4x4"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_step_compiles_and_fits_on_a_tpu(case, topology):
+def test_the_step_fits_on_a_tpu(case, topology):
   command = [
     sys.executable,
     "-m",
@@ -153,7 +153,7 @@ def test_the_step_compiles_and_fits_on_a_tpu(case, topology):
   assert done.returncode == 0, done.stderr
   print(done.stdout)
   assert "\nfits\n" in done.stdout
-  assert "all-to-all" not in done.stdout and "permute" not in done.stdout
+  assert "all-to-all" not in done.stdout and "reduce-scatter" not in done.stdout
   if case == "resnet18-32px":
     a_view = float(done.stdout.split("temporary (")[1].split(" a view")[0])
     assert a_view <= 1.6
