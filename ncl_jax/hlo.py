@@ -74,6 +74,8 @@ def _origin(name: str) -> str:
   """Which part of the step an instruction's name speaks of."""
   if re.search(r"bn\d?/|BatchNorm", name):
     return "BatchNorm"
-  if "shard_map" in name or "jvp()" in name:
+  if "shard_map" in name:
     return "loss"
-  return "gradients" if "transpose" in name else "other"
+  if "transpose" in name:
+    return "gradients"
+  return "loss" if "jvp()" in name else "other"
