@@ -58,7 +58,9 @@ def main() -> None:
     stream.close()
 
   there = feed.open_feed(source, config, mesh, 0, True)
-  take = jax.jit(lambda data, start: feed.batch_of(data, start, flags.batch, mesh))
+  take = jax.jit(
+    lambda data, start: feed.batch_of(data, start, flags.batch, mesh, shape[1:])
+  )
   starts = jax.device_put(np.arange(flags.batches, dtype=np.int32) * flags.batch)
   starts = [starts[i] for i in range(flags.batches)]
 

@@ -3,8 +3,10 @@ r"""ImageNet-100 by the paper's recipe: ResNet-18 at 224 pixels, 100 epochs.
   python -m launch.train --config=configs/imagenet100.py:ncl \
       --config.data.source=folder:/data/imagenet100 --workdir=runs/imagenet100-ncl
 
-The folder has train/CLASS/*.JPEG and val/CLASS/*.JPEG for the 100 classes. Images are
-decoded once to 256 pixels; views of 224 are cut from that square.
+The folder has train/CLASS/*.JPEG and val/CLASS/*.JPEG for the 100 classes. With all of
+ImageNet in the folder, or --config.data.source=tfds:imagenet2012 (prepared with
+--file_format=array_record), --config.data.classes_file=FILE names the 100, one a line.
+Images are decoded once to 256 pixels; views of 224 are cut from that square.
 
 Table 1 of the paper (top-1, linear probe on h): CL 68.7 +- 0.3, NCL 69.4 +- 0.3. The
 paper's text gives a batch of 256, the released configuration 128: this is the text's.

@@ -23,6 +23,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "say what would happen, and end")
+_PROFILE = flags.DEFINE_string(
+  "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"
+)
 
 
 def main() -> None:
@@ -35,7 +38,7 @@ def main() -> None:
     return
   from ncl_jax import train
 
-  train.train(_CONFIG.value, _WORKDIR.value or "")
+  train.train(_CONFIG.value, _WORKDIR.value or "", profile=_PROFILE.value)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
   }
 
 
-def warnings(values: dict[str, Any], width: int, map_name: str) -> list[str]:
+def warnings(values: dict[str, Any], width: int, map_name: str) -> dict[str, str]:
   """What to tell the user after an epoch, with the remedy.
 
   Args:
@@ -86,9 +86,9 @@ def warnings(values: dict[str, Any], width: int, map_name: str) -> list[str]:
     map_name: the run's map.
 
   Returns:
-    Lines; none if all is well.
+    What is wrong ("dead", "constant", "empty") -> the line; {} if all is well.
   """
-  lines = []
+  lines = {}
   dead = width - int(values["epoch_live_dimensions"])
   constant = int(values["epoch_constant_dimensions"])
   empty = float(values["epoch_zero_rows"])
@@ -98,15 +98,17 @@ def warnings(values: dict[str, Any], width: int, map_name: str) -> list[str]:
       f"--config.loss.map=rep_relu, whose dead dimensions can come back, {gentle}"
     )
   if dead > DEAD * width:
-    lines.append(f"{dead} of {width} dimensions are zero for every image; try {gentle}")
+    lines["dead"] = (
+      f"{dead} of {width} dimensions are zero for every image; try {gentle}"
+    )
   if constant > CONSTANT * width:
-    lines.append(
+    lines["constant"] = (
       f"{constant} of {width} dimensions have the same value for every image, the "
       "features have collapsed; try a lower learning rate, a longer warm-up, or "
       "--config.model.batch_norm=per_view if it is not"
     )
   if empty > EMPTY:
-    lines.append(
+    lines["empty"] = (
       f"{empty:.1%} of the views have no feature and so no gradient; try {gentle}"
     )
   return lines

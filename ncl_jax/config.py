@@ -68,6 +68,7 @@ def defaults() -> ConfigDict:
   config.data.source = ""  # see ncl_jax.data.load
   config.data.image_size = 0  # side in pixels as stored; 0: as they are
   config.data.train_examples = 0  # a stratified subset of this size; 0: all
+  config.data.classes_file = ""  # names of the classes to keep, a line each; "": all
   config.data.on_bad_image = "stop"  # or "skip"
   config.data.pair_factors = ()  # of dsprites: in which the images of a pair differ
   config.data.on_device_mib = 1024  # training sets up to this size lie on each device

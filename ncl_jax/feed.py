@@ -38,12 +38,12 @@ def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
   images = train.images
   if not isinstance(images, np.ndarray) or train.partners:
     return False  # decoded, or paired, batch by batch
-  simulated = mesh.local_devices[0].platform == "cpu"
+  simulated = sharding_lib.platform(mesh) == "cpu"
   copies = len(mesh.local_devices) if simulated else 1
   return images.nbytes * copies <= config.data.on_device_mib * 2**20
 
 
-def steps_per_call(config: ConfigDict, resident: bool) -> int:
+def steps_per_call(config: ConfigDict, resident: bool, mesh: Mesh | None = None) -> int:
   """How many steps a call of the compiled program makes at most.
 
   Raises:
@@ -58,7 +58,7 @@ def steps_per_call(config: ConfigDict, resident: bool) -> int:
   if wanted:
     return wanted
   # On CPU a call costs nothing beside its step.
-  return 20 if resident and jax.default_backend() != "cpu" else 1
+  return 20 if resident and sharding_lib.platform(mesh) != "cpu" else 1
 
 
 def open_feed(
@@ -78,23 +78,31 @@ def open_feed(
   return _Streamed(source, config, mesh, start)
 
 
-def batch_of(data: dict[str, jax.Array], start: jax.Array, size: int, mesh: Mesh):
+def batch_of(
+  data: dict[str, jax.Array],
+  start: jax.Array,
+  size: int,
+  mesh: Mesh,
+  shape: tuple[int, ...],
+):
   """Takes a batch out of resident data, inside the compiled step.
 
   Each device picks its own rows from its own copy: nothing moves.
 
   Args:
-    data: {"image" [M, H, W, C], "label" [M], "order" [M]}, as `open_feed` gives them.
+    data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them.
     start: the batch's first place in the order.
     size: images in it.
     mesh: whose devices share it.
+    shape: (H, W, C).
 
   Returns:
     {"image" [size, H, W, C], "label" [size]}, split over the mesh.
   """
   rows = jax.lax.dynamic_slice(data["order"], (start,), (size,))
   rows = jax.lax.with_sharding_constraint(rows, sharding_lib.batch_sharded(mesh))
-  return {name: jnp.take(data[name], rows, 0) for name in ("image", "label")}
+  batch = {name: jnp.take(data[name], rows, 0) for name in ("image", "label")}
+  return batch | {"image": batch["image"].reshape(size, *shape)}
 
 
 class _Resident:
@@ -107,7 +115,10 @@ class _Resident:
     self._per_epoch = source.steps_per_epoch(config.train.batch_size)
     self._count, self._seed = len(split), config.seed
     self._epoch = -1
-    self._data = self._put({"image": images, "label": split.labels})
+    # An image is a row: by itself a TPU would lay the set out with its three channels
+    # padded, four times as large, in a copy that every call would make.
+    rows = images.reshape(len(images), -1)
+    self._data = self._put({"image": rows, "label": split.labels})
     size = images.nbytes / 2**20
     logging.info("the training images lie on the devices, %.1f MiB on each", size)
 

@@ -35,7 +35,10 @@ def form(rows: int, width: int, devices: int) -> str:
   >>> form(512, 256, 1), form(65536, 256, 1), form(65536, 256, 8), form(2**21, 256, 8)
   ('plain', 'tiled', 'gathered', 'ring')
   """
-  if rows * rows // devices * 4 <= PLAIN_BYTES:
+  # Over devices the plain form sums the embeddings' gradients, as large as they are, on
+  # each of them; the others send nothing of that size backward.
+  sent = rows * width * 4 if devices > 1 else 0
+  if max(rows * rows // devices * 4, sent) <= PLAIN_BYTES:
     return "plain"
   if devices == 1:
     return "tiled"
@@ -55,7 +58,7 @@ def nt_xent(
     `f(z, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
   """
   devices = mesh.size if mesh else 1
-  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+  block = CPU_BLOCK if sharding_lib.platform(mesh) == "cpu" else BLOCK
 
   def compute(z, temperature):
     chosen = form(2 * z.shape[0], z.shape[2], devices)

@@ -29,6 +29,15 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
   )
 
 
+def platform(mesh: Mesh | None = None) -> str:
+  """What the devices are, "cpu" or "tpu" say; they need not be at hand.
+
+  Args:
+    mesh: from `make_mesh`; None for this process's own devices.
+  """
+  return mesh.devices.flat[0].platform if mesh else jax.default_backend()
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
   """The whole array on each device."""
   return NamedSharding(mesh, PartitionSpec())

@@ -23,6 +23,7 @@ from ncl_jax import (
 )
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
+from ncl_jax import profile as profile_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
@@ -40,7 +41,11 @@ from ncl_jax.step import (
 
 
 def train(
-  config: ConfigDict, workdir: str | pathlib.Path, source: Source | None = None
+  config: ConfigDict,
+  workdir: str | pathlib.Path,
+  source: Source | None = None,
+  *,
+  profile: str = "",
 ) -> pathlib.Path:
   """Trains to the end, from the newest checkpoint if there is one.
 
@@ -51,6 +56,7 @@ def train(
     config: settings; those that mean "from the data" are filled in.
     workdir: gets config.json, metrics.jsonl, speed.jsonl and checkpoints/.
     source: the data, if they are loaded already.
+    profile: "FIRST:LAST", steps that are recorded in WORKDIR/profile; "": none.
 
   Returns:
     The absolute work directory.
@@ -66,13 +72,14 @@ def train(
   source = source or workdir_lib.load_source(config)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   # Refused here, where nothing is written yet.
-  feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh))
+  feed_lib.steps_per_call(config, feed_lib.is_resident(config, source, mesh), mesh)
+  recording = profile_lib.Profile(profile, path / "profile")
   with (
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
   ):
-    _train(config, path, source, mesh, checkpoints, stop)
+    _train(config, path, source, mesh, checkpoints, stop, recording)
   return path
 
 
@@ -87,6 +94,7 @@ def _train(
   mesh: Mesh,
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
+  recording: profile_lib.Profile,
 ) -> None:
   global _runs
   # Of a second run in this process, the start was the first one's.
@@ -96,7 +104,7 @@ def _train(
   per_epoch = source.steps_per_epoch(batch_size)
   total = per_epoch * config.train.epochs
   resident = feed_lib.is_resident(config, source, mesh)
-  per_call = feed_lib.steps_per_call(config, resident)
+  per_call = feed_lib.steps_per_call(config, resident, mesh)
   _describe(config, source, mesh, total)
   optimizer, learning_rate = make_optimizer(config, per_epoch)
   start = checkpoints.latest_step() or 0
@@ -143,8 +151,10 @@ def _train(
     laps.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
+      recording.before(done, count)
       state, values, z, labels = compiled(state, data)
       done += count
+      recording.after(done, values)
       if first is None:
         jax.block_until_ready(values)
         first = done
@@ -181,6 +191,7 @@ def _train(
   else:
     _report_speed(path, config, source, laps, start, done - (first or start))
   finally:
+    recording.close()
     feed.close()
     progress.close()
     if best:
@@ -218,7 +229,7 @@ class _Recorder:
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
     self._width, self._map = config_lib.widths(config)["z"], config.loss.map
-    self._warned = False
+    self._warned: set[str] = set()
     self._pending: collections.deque = collections.deque()
 
   def writes(self, step):
@@ -266,10 +277,10 @@ class _Recorder:
   def _warn(self, epoch, values):
     lines = collapse.warnings(values, self._width, self._map)
     # Said when it begins: a run that stays so would say it every epoch.
-    if lines and not self._warned:
-      for line in lines:
+    for kind, line in lines.items():
+      if kind not in self._warned:
         logging.warning("epoch %d: %s", epoch, line)
-    self._warned = bool(lines)
+    self._warned = set(lines)
 
 
 def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:

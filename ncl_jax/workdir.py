@@ -128,6 +128,7 @@ def load_source(config: ConfigDict) -> Source:
     train_examples=config.data.train_examples,
     on_bad_image=config.data.on_bad_image,
     pair_factors=config.data.pair_factors,
+    classes_file=config.data.classes_file,
   )
 
 

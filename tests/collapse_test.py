@@ -66,13 +66,13 @@ def test_warnings(live, constant, empty, says):
     "epoch_constant_dimensions": constant,
     "epoch_zero_rows": empty,
   }
-  lines = collapse.warnings(values, 10, "relu")
+  lines = list(collapse.warnings(values, 10, "relu").values())
   assert len(lines) == len(says)
   assert all(line.startswith(start) for line, start in zip(lines, says, strict=True))
   for line in lines:
     assert "a longer warm-up" in line
   # The map that cures dead dimensions is not advised to those who have it.
-  assert "rep_relu" not in "".join(collapse.warnings(values, 10, "rep_relu"))
+  assert "rep_relu" not in "".join(collapse.warnings(values, 10, "rep_relu").values())
 
 
 @pytest.mark.usefixtures("two_blocks")
@@ -104,3 +104,18 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
   assert rows[-1]["epoch_live_dimensions"] == 0 and rows[-1]["epoch_zero_rows"] == 1
   # The loss of no features at all: every other row is as near as the positive.
   assert all(row["loss"] == pytest.approx(np.log(2 * 16 - 1)) for row in rows)
+
+
+def test_what_grows_worse_is_told_too(tmp_path, monkeypatch):
+  said = []
+  log = types.SimpleNamespace(warning=lambda text, *values: said.append(text % values))
+  monkeypatch.setattr(train, "logging", log)
+  recorder = train._Recorder(tmp_path / "metrics.jsonl", None, 1, tiny.config())
+  for epoch, (live, empty) in enumerate([(8, 0.5), (1, 0.5), (8, 0.0), (1, 0.0)], 1):
+    values = {"epoch_live_dimensions": live, "epoch_zero_rows": empty}
+    recorder._warn(epoch, values | {"epoch_constant_dimensions": 0})
+  assert [line.split(" of ")[0] for line in said] == [
+    "epoch 1: 50.0%",
+    "epoch 2: 7",
+    "epoch 4: 7",
+  ]

@@ -27,7 +27,9 @@ def sizes(count, variable):
   return [(8 + (i % 3) * 2, 12) if variable else (8, 8) for i in range(count)]
 
 
-def prepare(folder, name, file_format, counts, variable=False, unlabelled=()):
+def prepare(
+  folder, name, file_format, counts, variable=False, unlabelled=(), encoding="png"
+):
   """Writes a set with the given number of examples by split."""
   import tensorflow as tf
   import tensorflow_datasets as tfds
@@ -55,7 +57,7 @@ def prepare(folder, name, file_format, counts, variable=False, unlabelled=()):
     split_datasets={split: dataset(split, count) for split, count in counts.items()},
     features=tfds.features.FeaturesDict(
       {
-        "image": tfds.features.Image(shape=shape, encoding_format="png"),
+        "image": tfds.features.Image(shape=shape, encoding_format=encoding),
         "label": tfds.features.ClassLabel(names=NAMES),
         "coarse_label": tfds.features.ClassLabel(num_classes=2),
       }
@@ -70,6 +72,7 @@ def folder(tmp_path_factory):
   prepare(folder, "tiny_rows", "tfrecord", both)
   prepare(folder, "tiny_random", "array_record", both)
   prepare(folder, "tiny_varied", "array_record", both, variable=True)
+  prepare(folder, "tiny_jpeg", "array_record", both, variable=True, encoding="jpeg")
   three = {"train": 12, "test": 4, "validation": 6}
   prepare(folder, "tiny_contest", "tfrecord", three, unlabelled=("test",))
   prepare(folder, "tiny_single", "array_record", {"train": 15})
@@ -105,7 +108,7 @@ def test_every_example_with_its_label(name, shape):
     np.testing.assert_array_equal(images, again)
 
 
-@pytest.mark.parametrize("name", ["random", "varied"])
+@pytest.mark.parametrize("name", ["random", "varied", "jpeg"])
 def test_large_array_records_are_decoded_by_batch(name, monkeypatch):
   whole = data.load(f"tfds:tiny_{name}", image_size=6, train_examples=20)
   monkeypatch.setattr(source_module, "IN_MEMORY_BYTES", 0)

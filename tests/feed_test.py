@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("two_blocks")
 def test_batches_sent_or_taken_on_the_devices_are_the_same():
   config, source = tiny.config(), tiny.source()
   mesh = sharding.make_mesh()
-  take = jax.jit(lambda data, start: feed.batch_of(data, start, 16, mesh))
+  take = jax.jit(lambda data, start: feed.batch_of(data, start, 16, mesh, (8, 8, 1)))
   # Started in the second of three steps of an epoch, and on into the next two.
   feeds = [feed.open_feed(source, config, mesh, 1, resident) for resident in (0, 1)]
   seen = set()

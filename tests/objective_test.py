@@ -53,6 +53,8 @@ def test_every_form_is_the_plain_loss(form, devices, monkeypatch, x64):
 
 def test_a_batch_of_the_recipe_is_small():
   assert objective.form(2 * 256, 256, 1) == "plain"
+  # Wide embeddings: over many devices their gradients would be summed on each.
+  assert objective.form(2 * 4096, 2048, 32) == "gathered"
 
 
 @pytest.mark.parametrize(("form", "devices"), FORMS)

@@ -9,7 +9,7 @@ from absl import logging
 from ncl_jax.data import arrays, digits, dsprites, folder, idx, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
-from ncl_jax.data.subset import labelled, stratified, subset
+from ncl_jax.data.subset import labelled, only_classes, stratified, subset
 from ncl_jax.errors import InputError
 
 __all__ = [
@@ -43,6 +43,7 @@ def load(
   on_bad_image: str = "stop",
   need_train: bool = True,
   pair_factors: Sequence[str] = (),
+  classes_file: str = "",
 ) -> Source:
   """Opens a data set.
 
@@ -56,6 +57,8 @@ def load(
       0 = all.
     on_bad_image: what to do about a damaged image file: "stop" or "skip" it.
     need_train: False takes a tfds set that has test images alone, too.
+    classes_file: text file with the names of the classes to keep, the first word of
+      each line; "" = all.
     pair_factors: dsprites only: in which the images of a positive pair differ.
 
   Returns:
@@ -91,6 +94,8 @@ def load(
     source = tfds.load(place, image_size, need_train)
   else:
     raise InputError(_unknown(spec, kind))
+  if classes_file:
+    source = only_classes(source, _class_names(classes_file))
   source = subset(source, train=train_examples)
   if kind != "dsprites" or train_examples:
     # All of dsprites is drawn as it is asked for.
@@ -108,6 +113,14 @@ def load(
     "" if source.num_classes else " (unlabelled)",
   )
   return source
+
+
+def _class_names(file: str) -> list[str]:
+  path = pathlib.Path(file).expanduser()
+  if not path.is_file():
+    raise InputError(f"data.classes_file is {file}: there is no such file")
+  lines = path.read_text(encoding="utf-8").splitlines()
+  return [line.split()[0] for line in lines if line.split()]
 
 
 def _unknown(spec: str, kind: str) -> str:

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import dataclasses
+import functools
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,12 +26,15 @@ BACKGROUND = (255, 255, 255)
 LARGEST_DEFAULT_SIDE = 256
 
 
-def read(path: str, size: int) -> np.ndarray:
+def read(path: str | io.BytesIO, size: int) -> np.ndarray:
   """Decodes one file: RGB, upright, the centre square in `size` x `size` pixels.
 
+  A JPEG of twice that size or more is decoded at a half, a quarter or an eighth: the
+  rest of its frequencies would be averaged away.
+
   Args:
-    path: any file that Pillow opens; of an animation the first frame is read, what is
-      transparent is laid on white (`BACKGROUND`), 16 bits become 8.
+    path: any file that Pillow opens, or its bytes; of an animation the first frame is
+      read, what is transparent is laid on white (`BACKGROUND`), 16 bits become 8.
     size: side of the result in pixels.
 
   Returns:
@@ -39,6 +44,9 @@ def read(path: str, size: int) -> np.ndarray:
     One of `UNREADABLE` on a file that is no complete image.
   """
   with Image.open(path) as image:
+    if image.format == "JPEG" and image.mode == "RGB":
+      # One side may be much longer: the shorter is not to fall below `size`.
+      image.draft("RGB", (size, size))
     return np.asarray(_square(_rgb(ImageOps.exif_transpose(image)), size))
 
 
@@ -119,8 +127,7 @@ class Files:
     return len(self.paths)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-      return np.stack(list(pool.map(self._read, rows)))
+    return in_threads(self._read, rows, self.shape[1:])
 
   def _read(self, row: int) -> np.ndarray:
     path = self.paths[row]
@@ -131,6 +138,33 @@ class Files:
         f"cannot read the image {path}: {_reason(error)}. Mend or remove the file, or"
         " leave out all such files by --config.data.on_bad_image=skip."
       ) from error
+
+
+def in_threads(read_row, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+  """Images decoded by several threads, each into its place: no second copy is made.
+
+  Args:
+    read_row: from a position to an image, uint8 of `shape`.
+    rows: positions [n].
+    shape: (H, W, C).
+
+  Returns:
+    uint8 [n, H, W, C].
+  """
+  images = np.empty((len(rows), *shape), np.uint8)
+
+  def one(i: int) -> None:
+    images[i] = read_row(int(rows[i]))
+
+  for _ in _pool().map(one, range(len(rows))):
+    pass
+  return images
+
+
+@functools.cache
+def _pool() -> concurrent.futures.ThreadPoolExecutor:
+  """Threads for the life of the process; starting them for each batch takes time."""
+  return concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
 
 
 def unreadable(paths: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Random parts of a split in which every class keeps its share."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -84,6 +85,38 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
       rows = stratified(split.labels, count, seed)
       splits[name] = take(split, rows)
   return dataclasses.replace(source, splits=splits)
+
+
+def only_classes(source: Source, names: Sequence[str]) -> Source:
+  """A source of some of the classes, such as ImageNet-100 of ImageNet.
+
+  Args:
+    source: labelled data; levels are dropped, images without a label too.
+    names: of the classes to keep, in any order.
+
+  Returns:
+    The source, whose classes are those, in their order in `source`.
+
+  Raises:
+    InputError: for names that `source` does not have.
+  """
+  strangers = sorted(set(names) - set(source.class_names))
+  if strangers or not names:
+    raise InputError(
+      f"classes to keep of {source.name}: {len(set(names))}, of which unknown: "
+      f"{', '.join(strangers[:5]) or 'none'}; allowed: from 1 of its "
+      f"{source.num_classes} classes, such as {', '.join(source.class_names[:3])}"
+    )
+  kept = [i for i, name in enumerate(source.class_names) if name in set(names)]
+  new = np.full(source.num_classes + 1, -1, np.int32)  # the last is -1's
+  new[kept] = np.arange(len(kept))
+  splits = {}
+  for name, split in source.splits.items():
+    part = take(split, np.flatnonzero(new[split.labels] >= 0))
+    splits[name] = dataclasses.replace(part, labels=new[part.labels], levels={})
+  return dataclasses.replace(
+    source, splits=splits, class_names=tuple(source.class_names[i] for i in kept)
+  )
 
 
 def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:

@@ -1,8 +1,8 @@
 """Source `tfds:NAME`: TensorFlow Datasets; no other file imports TensorFlow."""
 
-import concurrent.futures
 import dataclasses
 import difflib
+import io
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -214,7 +214,10 @@ def _open(
 ) -> Split:
   import tensorflow_datasets as tfds
 
-  images = _Records(builder.as_data_source(split), shape)
+  feature = builder.info.features["image"]
+  jpeg = feature.encoding_format == "jpeg" and shape[2] == 3
+  decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
+  images = _Records(builder.as_data_source(split, decoders=decoders), shape, jpeg)
   columns = {key: np.empty(len(images), np.int32) for key in keys}
   if keys:
     # The images stay encoded, but all records are read once.
@@ -233,6 +236,7 @@ class _Records:
 
   records: Any
   image_shape: tuple[int, int, int]
+  encoded: bool  # JPEGs, decoded here, to the size that is needed
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -243,7 +247,9 @@ class _Records:
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     def one(row: int) -> np.ndarray:
-      return _fit(self.records[row]["image"], self.image_shape)
+      image = self.records[row]["image"]
+      if self.encoded:
+        return decode.read(io.BytesIO(image), self.image_shape[0])
+      return _fit(image, self.image_shape)
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-      return np.stack(list(pool.map(one, rows.tolist())))
+    return decode.in_threads(one, rows, self.image_shape)

@@ -1,0 +1,62 @@
+"""Compiles a run's step for machines that are not at hand, and tells what it needs.
+
+  python -m launch.plan --config=configs/cifar10.py:ncl --topology=v5e:4x4 --batch=4096
+
+Nothing is trained and no data are read, if their shape is known. A TPU topology needs
+libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for eight simulated devices.
+Printed: memory of a device and what takes it, whether it fits, arithmetic, and what the
+devices send to each other. Speed is not: nothing here could measure it. Making the
+machine code of a large network takes many minutes and changes none of these numbers:
+--nocode ends before it.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli
+from ncl_jax.errors import InputError
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "config file, and after a colon the method", lock_config=True
+)
+_TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
+_BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")
+_SHAPE = flags.DEFINE_list(
+  "data_shape", [], "training images,height,width,channels,classes: of data not at hand"
+)
+_CODE = flags.DEFINE_bool("code", True, "compile to the end")
+
+
+def main() -> None:
+  """Compiles and prints."""
+  from ncl_jax import plan  # after the flags: a wrong one is answered at once
+
+  config = _CONFIG.value
+  if _BATCH.value:
+    config.train.batch_size = _BATCH.value
+  try:
+    shape = [int(side) for side in _SHAPE.value]
+  except ValueError as error:
+    raise InputError(f"--data_shape={','.join(_SHAPE.value)}: {error}") from error
+  dump = None
+  if not _CODE.value:
+    dump = pathlib.Path(tempfile.mkdtemp(prefix="plan-"))
+    plan.dump_to(dump)
+  devices = plan.devices(_TOPOLOGY.value or "")
+  found = plan.plan(config, plan.stand_in(config, shape), devices, dump)
+  title = f"{config.method.upper()} on {config.data.source}, {_TOPOLOGY.value}"
+  print(plan.text(found, title))
+  if dump:
+    shutil.rmtree(dump, ignore_errors=True)
+    sys.stdout.flush()
+    os._exit(0)  # the compiler does not stop for less
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "topology"))

@@ -1,0 +1,56 @@
+"""Reproduces the paper's tables for a data set: all arms and seeds, then a bundle.
+
+  python -m launch.reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
+
+Or cifar10, imagenet100; --config=FILE:ncl for another, with its own `expected` numbers.
+First the forecast: trainings, hours, and with --price=AN_HOUR the cost; --dry_run ends
+there. Then the claims are fixed in WORKDIR/claims.json, which no later call changes.
+Killed, the same command goes on. At the end: WORKDIR/report, a verdict on each claim,
+and WORKDIR/bundle.tar.gz, everything that others need to check it but the checkpoints.
+"""
+
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli, evaluators
+
+NAMES = ("cifar10", "cifar100", "imagenet100")
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "config file, of NCL")
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the reproduction")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "how many pairs of runs", lower_bound=1)
+_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the forecast")
+_PRICE = flags.DEFINE_float("price", 0.0, "of an hour of it", lower_bound=0.0)
+_RATE = flags.DEFINE_float(
+  "images_per_second", 0.0, "of training, as measured, for the forecast"
+)
+_PROGRAMS = flags.DEFINE_list(
+  "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
+)
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "tell what would be done, and end")
+
+
+def main() -> None:
+  """Reproduces."""
+  from ncl_jax import reproduce  # after the flags: a wrong one is answered at once
+
+  names = tuple(_PROGRAMS.value or ())
+  text = reproduce.reproduce(
+    _CONFIG.value,
+    _WORKDIR.value or "",
+    seeds=_SEEDS.value,
+    accelerator=_ACCELERATOR.value,
+    price=_PRICE.value,
+    rate=_RATE.value,
+    programs=None if names == ("all",) else names,
+    dry_run=_DRY_RUN.value,
+  )
+  print(text)
+
+
+if __name__ == "__main__":
+  if sys.argv[1:2] and sys.argv[1] in NAMES:
+    sys.argv[1] = f"--config=configs/{sys.argv[1]}.py:ncl"
+  cli.run(main, required=("config", "workdir"))

@@ -1,0 +1,81 @@
+"""What a compiled program sends between its devices, read from its text."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+KINDS = (
+  "all-reduce",
+  "all-gather",
+  "reduce-scatter",
+  "all-to-all",
+  "collective-permute",
+)
+
+_BITS = {"pred": 8, "bf16": 16} | {
+  f"{letter}{bits}": bits for letter in "suf" for bits in (4, 8, 16, 32, 64)
+}
+_INSTRUCTION = re.compile(
+  rf"^\s*(?:ROOT )?%?\S+ = (.+?) ({'|'.join(KINDS)})(-start)?\(", re.M
+)
+_ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_ORIGIN = re.compile(r'op_name="([^"]*)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One instruction: its kind, its result's bytes on a device, where it is from."""
+
+  kind: str
+  bytes: int
+  origin: str
+
+
+def collectives(text: str) -> Iterator[Collective]:
+  """The instructions of a program that communicate, each once.
+
+  The TPU's compiler cuts one into stages that share its channel: they count as one.
+
+  Args:
+    text: `compiled.as_text()`.
+
+  >>> line = "%a = (f32[2,3]{1,0}, bf16[4]{0}) all-reduce(%x, %y), channel_id=1"
+  >>> list(collectives(line))
+  [Collective(kind='all-reduce', bytes=32, origin='other')]
+  """
+  channels = set()
+  for match in _INSTRUCTION.finditer(text):
+    shapes, kind, start = match.groups()
+    sizes = [_size(*array) for array in _ARRAY.findall(shapes)]
+    if start and kind == "collective-permute":
+      sizes = sizes[1:2]
+    elif start and kind != "all-reduce":
+      # Operands first, then as many results.
+      sizes = sizes[len(sizes) // 2 :]
+    end = text.find("\n", match.end())
+    rest = text[match.end() : end if end >= 0 else None]
+    channel, name = _CHANNEL.search(rest), _ORIGIN.search(rest)
+    if channel:
+      if (kind, channel[1]) in channels:
+        continue
+      channels.add((kind, channel[1]))
+    yield Collective(kind, sum(sizes), _origin(name[1] if name else ""))
+
+
+def _size(dtype: str, shape: str) -> int:
+  count = 1
+  for side in filter(None, shape.split(",")):
+    count *= int(side)
+  return count * _BITS.get(dtype, 8) // 8
+
+
+def _origin(name: str) -> str:
+  """Which part of the step an instruction's name speaks of."""
+  if re.search(r"bn\d?/|BatchNorm", name):
+    return "BatchNorm"
+  if "shard_map" in name:
+    return "loss"
+  if "transpose" in name:
+    return "gradients"
+  return "loss" if "jvp()" in name else "other"

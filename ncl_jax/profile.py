@@ -1,0 +1,52 @@
+"""A profile of some steps of a run, for XProf, TensorBoard or Perfetto."""
+
+import pathlib
+import re
+from typing import Any
+
+import jax
+from absl import logging
+
+from ncl_jax.errors import InputError
+
+
+class Profile:
+  """Records steps `first` to `last` of a run; where these are empty, nothing.
+
+  Whole calls of the compiled program are recorded: all that overlap with the steps.
+
+  Args:
+    steps: "FIRST:LAST", counted from 1; "" for none.
+    folder: where the profile goes.
+
+  Raises:
+    InputError: for other text.
+  """
+
+  def __init__(self, steps: str, folder: pathlib.Path):
+    found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)
+    if steps and not (found and int(found[1]) <= int(found[2])):
+      raise InputError(f"--profile={steps}: allowed is FIRST:LAST, such as 20:30")
+    self._first, self._last = (int(found[1]), int(found[2])) if found else (0, 0)
+    self._folder, self._running = folder, False
+
+  def before(self, done: int, count: int) -> None:
+    """To be told before each call: steps done, and how many the call makes."""
+    overlaps = done < self._last and done + count >= self._first
+    if self._last and overlaps and not self._running:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      jax.profiler.start_trace(self._folder)
+      self._running = True
+
+  def after(self, done: int, results: Any) -> None:
+    """To be told after each call: steps done now, and the call's results."""
+    if self._running and done >= self._last:
+      jax.block_until_ready(results)
+      self.close()
+
+  def close(self) -> None:
+    """Ends a recording that is still going on."""
+    if self._running:
+      self._running = False
+      jax.profiler.stop_trace()
+      logging.info("profile in %s: tensorboard --logdir=%s", *[self._folder] * 2)
