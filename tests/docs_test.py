@@ -88,7 +88,6 @@ def test_commands_have_programs_flags_settings_and_files(page, command):
 def test_links_files_and_settings_exist(page):
   text = page.read_text()
   for target in re.findall(r"\]\(([^)\s]+)\)", text):
-    # The results are written when their runs are done.
     if "://" not in target:
       file, _, anchor = target.partition("#")
       found = (page.parent / file) if file else page
