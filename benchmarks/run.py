@@ -30,6 +30,7 @@ BENCHMARKS = {
   "feed": [],
   "startup": ["--repeats=3"],
   "accumulation": [],
+  "explorer": [],
 }
 PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
 

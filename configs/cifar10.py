@@ -9,7 +9,7 @@ from ncl_jax import config as config_lib
 
 
 def get_config(argument: str = "ncl"):
-  """The settings; `argument` is "cl", "ncl" or "ncl,MAP"."""
+  """The settings; `argument` is a method, see `config.set_method`."""
   config = config_lib.defaults()  # they are this recipe
   config.name = "CIFAR-10"
   config.data.source = "tfds:cifar10"

@@ -10,7 +10,7 @@ from ncl_jax import config as config_lib
 
 
 def get_config(argument: str = "ncl"):
-  """The settings; `argument` is "cl", "ncl" or "ncl,MAP"."""
+  """The settings; `argument` is a method, see `config.set_method`."""
   config = config_lib.defaults()
   config.name = "dSprites"
   config.data.source = "dsprites"

@@ -5,7 +5,8 @@
 Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each run, of
 its untrained network, of as many principal components of the pixels, and of its
 features with the images shuffled, which is chance. Only factors that positive pairs
-share are scored. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
+share are scored. Several runs of a method, seeds say, are also told by their mean and
+standard deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
 WORKDIR/eval/disentangle.png: mutual information of dimensions and factors.
 """
 
@@ -20,7 +21,8 @@ def main() -> None:
   """Evaluates."""
   from ncl_jax.evaluators import disentangle, program
 
-  rows = {}
+  rows: dict[str, dict[str, float]] = {}
+  groups: dict[str, list[dict[str, float]]] = {}
   for workdir in _WORKDIRS.value or ():
     run = program.open_run(workdir)
     figure = run.path / "eval" / "disentangle.png"
@@ -28,7 +30,10 @@ def main() -> None:
     name = f"{run.config.method}, seed {run.config.seed}"
     for key in ("f", "untrained", "pca", "shuffled"):
       rows[f"{name}: {key} ({run.path.name})"] = row[key]
+      groups.setdefault(f"{run.config.method}: {key}", []).append(row[key])
   print(disentangle.table(rows))
+  if len(groups) < len(rows):
+    print(f"\n{disentangle.over_runs(groups)}")
 
 
 if __name__ == "__main__":

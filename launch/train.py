@@ -1,10 +1,16 @@
-"""Pretrains a network with CL or NCL; run it again to go on where it stopped.
+"""Trains a network; run it again to go on where it stopped.
 
   python -m launch.train --config=configs/cifar10.py:ncl --workdir=runs/cifar10-ncl
 
-After the colon: cl, ncl, or ncl,MAP with another map. Single settings are changed by
---config.SECTION.FIELD=VALUE. The work directory gets config.json, metrics.jsonl and
-checkpoints/.
+After the colon: cl or ncl; supcon or supcon_ncl, which take the labels into account;
+ce, nce, ce_projector or nce_projector, which train classifiers. Those with a map take
+another after a comma: ncl,relu. Single settings are changed by
+--config.SECTION.FIELD=VALUE; --config.train.init_from=DIR starts from the network of
+another run. The work directory gets config.json, metrics.jsonl and checkpoints/, a
+classifier's also best/, the work directory of its best step on the test set.
+
+With --dry_run it reads some images and says what would happen: settings and what was
+changed in them, parameters, memory, steps, hours. Nothing is trained or written.
 """
 
 from absl import flags
@@ -19,11 +25,18 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "directory of this run")
 _PROFILE = flags.DEFINE_string(
   "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"
 )
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "say what would happen, and end")
 
 
 def main() -> None:
   """Trains."""
-  from ncl_jax import train  # after the flags: a wrong one is answered at once
+  # After the flags: a wrong one is answered at once.
+  if _DRY_RUN.value:
+    from ncl_jax import dry_run
+
+    print(dry_run.describe(_CONFIG.value, _WORKDIR.value or "", cli.recipe()))
+    return
+  from ncl_jax import train
 
   train.train(_CONFIG.value, _WORKDIR.value or "", profile=_PROFILE.value)
 

@@ -143,7 +143,7 @@ def load_model(
   Args:
     workdir: of the run.
     model: tree of arrays or `jax.ShapeDtypeStruct`: the expected structure, shapes and
-      dtypes.
+      dtypes; None takes what is there.
     sharding: where the arrays go.
     step: which checkpoint; None for the newest.
 
@@ -166,6 +166,8 @@ def load_model(
         f"no checkpoint of step {chosen} in {folder}: there are "
         f"{', '.join(map(str, steps)) or 'none'}"
       )
+    if model is None:
+      model = manager.item_metadata(chosen).model.tree
     target = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), model
     )
@@ -269,18 +271,33 @@ def _check_tensors(
     stored_tree = getattr(stored_items, item, None)
     if stored_tree is None:
       raise InputError(f"the checkpoint of step {step} in {folder} has no item {item}")
-    stored, expected = _shapes(stored_tree.tree), _shapes(expected_tree)
-    faults = [
-      f"{name}: {stored.get(name, 'absent')} there, {expected.get(name, 'absent')} here"
-      for name in sorted(stored.keys() | expected.keys())
-      if stored.get(name) != expected.get(name)
-    ]
-    if faults:
-      shown = "; ".join(faults[:5]) + ("; ..." if len(faults) > 5 else "")
-      raise InputError(
-        f"the checkpoint of step {step} in {folder} does not fit: {len(faults)} of "
-        f"{len(expected)} tensors differ: {shown}"
-      )
+    check_fit(
+      stored_tree.tree, expected_tree, f"the checkpoint of step {step} in {folder}"
+    )
+
+
+def check_fit(stored: Any, expected: Any, what: str) -> None:
+  """Compares two trees by their tensors' names, shapes and dtypes.
+
+  Args:
+    stored: tree of arrays or of what has their shapes.
+    expected: likewise.
+    what: the first one, in the message.
+
+  Raises:
+    InputError: if they differ, naming the tensors.
+  """
+  there, here = _shapes(stored), _shapes(expected)
+  faults = [
+    f"{name}: {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
+    for name in sorted(there.keys() | here.keys())
+    if there.get(name) != here.get(name)
+  ]
+  if faults:
+    shown = "; ".join(faults[:5]) + ("; ..." if len(faults) > 5 else "")
+    raise InputError(
+      f"{what} does not fit: {len(faults)} of {len(here)} tensors differ: {shown}"
+    )
 
 
 def _shapes(tree: Any) -> dict[str, str]:

@@ -5,15 +5,19 @@ by SIGTERM with everything saved; after the last two the same command goes on.
 """
 
 import dataclasses
+import importlib.util
 import logging as python_logging
 import pathlib
 import re
 import sys
+import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from absl import flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
@@ -159,10 +163,58 @@ def _say(text: str, code: int) -> int:
 
 
 def _message(error: Exception) -> str:
-  """An error's text, without the traceback that config flags put around our own."""
+  """An error's text, without the traceback that config flags put around it."""
   text = str(error).strip()
   _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
-  return message if ours else text
+  if ours:
+    return message
+  head, inside, trace = text.partition(": Error whilst parsing config file:")
+  return f"{head}: {trace.splitlines()[-1]}" if inside else text
+
+
+def _parsed(argv: list[str]) -> list[str]:
+  """The arguments that are no flags; a config file's own errors become one message."""
+  try:
+    rest = flags.FLAGS(argv)[1:]
+  except (InputError, flags.Error):
+    raise
+  # A config file is a program: anything can happen in it.
+  except Exception as error:
+    file = _config_file(argv)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    kind = "" if isinstance(error, AttributeError) else f"{type(error).__name__}: "
+    place = f"{file}, line {line}" if line else file
+    text = str(error).replace("module 'config_config'", "it")
+    raise InputError(f"in the config {place}: {kind}{text[:600]}") from error
+  if _config_file(argv):
+    given = flags.FLAGS["config"].value
+    if not isinstance(given, ConfigDict):
+      # An input or output error is kept in its place, to be raised when it is used.
+      failure = getattr(given, "__dict__", {}).get("_error", given)
+      raise InputError(
+        f"{_config_file(argv)}: its get_config() must return a ConfigDict, as those in"
+        f" configs/ do; it gave {str(failure)[:300]}"
+      )
+  return rest
+
+
+def recipe() -> ConfigDict:
+  """What the file of --config gives, without the changes of the command line."""
+  named = config_flags.get_config_filename(flags.FLAGS["config"])
+  file, _, argument = named.partition(":")
+  spec = importlib.util.spec_from_file_location("recipe", file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(argument) if argument else module.get_config()
+
+
+def _config_file(argv: list[str]) -> str:
+  """The path in --config=PATH:METHOD, or an empty text."""
+  given = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
+  return given[-1].split(":", 1)[0] if given else ""
 
 
 def _parse(
@@ -170,17 +222,17 @@ def _parse(
 ) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
   known = list(fields) or config_lib.known_keys()
+  file = _config_file(argv)
+  if file and not pathlib.Path(file).is_file():
+    raise InputError(f"--config names the file {file!r}: there is none")
   for argument in argv[1:]:
-    file = argument.removeprefix("--config=").split(":", 1)[0]
-    if argument.startswith("--config=") and not pathlib.Path(file).is_file():
-      raise InputError(f"--config names the file {file!r}: there is none")
     key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
     is_field = argument.startswith(("--config.", "-config."))
     if is_field and key not in known and not key.startswith("expected."):
       near = None if fields else config_lib.nearest_key(key)
       hint = f"did you mean --config.{near}?" if near else f"known: {', '.join(known)}"
       raise InputError(f"unknown config field {key!r}: {hint}")
-  rest = flags.FLAGS(argv)[1:]
+  rest = _parsed(argv)
   if rest:
     raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
   for name in required:
@@ -189,15 +241,47 @@ def _parse(
 
 
 def _usage(main: Callable[[], None]) -> str:
-  """The module's docstring and its flags."""
+  """The module's docstring, its flags, and what all programs have in common."""
   module = sys.modules[main.__module__]
-  lines = [(module.__doc__ or "").strip(), "", "Flags:"]
   by_module = flags.FLAGS.flags_by_module_dict()
-  for name in (sys.argv[0], __name__):
-    for flag in by_module.get(name, []):
-      default = "" if flag.default in (None, "") else f" (default {flag.default})"
-      lines.append(f"  --{flag.name}: {flag.help}{default}")
-  return "\n".join(lines)
+  # Those of checkpoints are defined here, where their program asks for them.
+  shared = {"coordinator", "num_processes", "process_id", "distributed"}
+  shared |= {"heartbeat_seconds"}
+  own = [*by_module.get(sys.argv[0], []), *by_module.get(__name__, [])]
+  lines = [(module.__doc__ or "").strip(), "", "Flags, written --NAME=VALUE:"]
+  for flag in own:
+    if flag.name not in shared:
+      lines += _explained(flag)
+  if any(flag.name == "config" for flag in own):
+    text = "a setting of the config; ncl_jax/config.py lists them with their defaults"
+    lines += _entry("--config.SECTION.FIELD", text)
+  lines += ["", "On several machines, the same command on each:"]
+  for flag in own:
+    if flag.name in shared:
+      lines += _explained(flag)
+  codes = "0 done, 1 failed, 2 wrong input, 130 or 143 stopped with everything saved"
+  return "\n".join([*lines, "", f"Exit codes: {codes}.", "The guide is in docs/."])
+
+
+def _explained(flag: flags.Flag) -> list[str]:
+  """A flag's entry: what it is, what is allowed, what it is if not given."""
+  text = flag.help
+  if flag.flag_type() == "bool":
+    return _entry(f"--[no]{flag.name}" if flag.default else f"--{flag.name}", text)
+  if isinstance(flag, flags.EnumFlag):
+    text += f"; one of {', '.join(flag.parser.enum_values)}"
+  if flag.default not in (None, "", []):
+    default = flag.default
+    shown = ",".join(map(str, default)) if isinstance(default, list) else default
+    text += f" (default {shown})"
+  return _entry(f"--{flag.name}", text)
+
+
+def _entry(name: str, text: str) -> list[str]:
+  """The name, and the text in a column beside it or, if there is no room, below."""
+  lines = textwrap.wrap(" ".join(text.split()), 80 - 24)
+  first = f"  {name:<20}  " if len(name) <= 20 else f"  {name}\n{'':24}"
+  return [first + lines[0], *(" " * 24 + line for line in lines[1:])]
 
 
 def _set_up_log() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from ncl_jax import config as config_lib
 from ncl_jax import features
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
@@ -87,7 +88,7 @@ def fitted(extract: Extract, fit: Callable[..., Any], run: program.Run) -> Codes
   """Codes fitted to a run's training images, as wide as its projector at most."""
   train = extract(run.config, run.source, "train", run.mesh)
   h = some_rows(train.h, run.config.seed)
-  width = min(run.config.model.projector_out, *h.shape)
+  width = min(config_lib.widths(run.config)["z"], *h.shape)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # not converged: it stays a control
     encode = fit(h, width, run.config.seed)

@@ -27,7 +27,7 @@ from ncl_jax import (
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import axes, program
+from ncl_jax.evaluators import program
 
 # Whose backbone is their own; the others would only repeat what CL's gives.
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
@@ -168,8 +168,8 @@ class _Measurements:
       runs, runs[1:] + runs[:1], self.results[arm], strict=True
     ):
       of = self._of(arm, run.config.seed, (run, other), "axes")
-      evaluate = functools.partial(program.evaluate, axes, run, other=other)
-      rows["axes"] = self._ledger.get(of, evaluate)
+      call = functools.partial(program.evaluate, opened=run, other=other)
+      rows |= self._attempt(arm, run.config.seed, "axes", of, call, run.path / "eval")
 
   def _of(self, arm, seed, runs: Sequence[program.Run], name: str) -> dict[str, Any]:
     """What a result is of: weights and settings too, as a run may be trained anew."""
@@ -186,15 +186,20 @@ class _Measurements:
     for name in names:
       options = _options(self._config, name)
       of = self._of(arm, seed, runs, name) | options
-
-      def once(module, of=of, options=options, **further):
-        return self._ledger.get(of, lambda: call(module, **options, **further))
-
-      got, faults = program.attempt([name], once, folder)
-      rows |= got
-      for fault, why in faults.items():
-        self.failed[f"{self.labels[arm]}, seed {seed}, {fault}"] = why
+      asked = functools.partial(call, **options)
+      rows |= self._attempt(arm, seed, name, of, asked, folder)
     self.results.setdefault(arm, []).append(rows)
+
+  def _attempt(self, arm, seed, name, of, call, folder):
+    """{program: result}, from the ledger if it is known; {} if it failed."""
+
+    def once(module, **options):
+      return self._ledger.get(of, lambda: call(module, **options))
+
+    got, faults = program.attempt([name], once, folder)
+    for fault, why in faults.items():
+      self.failed[f"{self.labels[arm]}, seed {seed}, {fault}"] = why
+    return got
 
 
 def _arm_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:

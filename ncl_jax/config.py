@@ -18,9 +18,21 @@ from ncl_jax import augment, checks, losses, models, nonneg, optimizers
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
-METHODS = ("cl", "ncl")
+METHODS = (
+  "cl",
+  "ncl",
+  "ce",
+  "nce",
+  "ce_projector",
+  "nce_projector",
+  "supcon",
+  "supcon_ncl",
+)
+# Those whose features, and class weights where there are any, pass the map.
+MAPPED = ("ncl", "nce", "nce_projector", "supcon_ncl")
 CHOICES = {
   "method": METHODS,
+  "loss.name": ("nt_xent", "sup_con", "cross_entropy"),
   "loss.map": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50"),
@@ -83,6 +95,7 @@ def defaults() -> ConfigDict:
   config.model.backbone = "resnet18"
   config.model.stem = "cifar"
   config.model.width = 64
+  config.model.projector = True  # False: z is h
   config.model.projector_hidden = 2048
   config.model.projector_out = 256
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
@@ -90,11 +103,16 @@ def defaults() -> ConfigDict:
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
   config.loss = ConfigDict()
+  config.loss.name = "nt_xent"  # or "sup_con", "cross_entropy", which need labels
   config.loss.map = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
   config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
+  # Of cross entropy alone:
+  config.loss.scale = 1.0  # factor of the logits
+  config.loss.label_smoothing = 0.0  # share of the target spread over all classes
+  config.loss.mixup = 0.0  # a of Beta(a, a), the share of either image; 0: no mixing
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lars"
@@ -122,6 +140,7 @@ def defaults() -> ConfigDict:
 
   config.eval = ConfigDict()
   config.eval.batch_size = 256
+  config.eval.test_every_epochs = 1  # of a classifier while it trains; 0: never
   config.eval.knn_k = 20
   config.eval.knn_temperature = 0.07
   config.eval.retrieval_k = 10
@@ -138,23 +157,36 @@ def defaults() -> ConfigDict:
 
 
 def set_method(config: ConfigDict, argument: str) -> None:
-  """Turns `config` into CL or NCL, the part after the colon of `--config=FILE:ARG`.
+  """Makes `config` one of `METHODS`, the part after the colon of `--config=FILE:ARG`.
 
-  The two differ by the map alone.
+  CL and NCL differ by the map alone, and so do `supcon` and `supcon_ncl`; CE and NCE by
+  the map and by CE's bias. Classifiers train by SGD on one view of each image, cropped
+  and flipped as the config has it.
 
   Args:
     config: changed in place.
-    argument: "cl", "ncl" (the config's own map), or "ncl,MAP".
+    argument: one of `METHODS`, those with a map (the config's own) also as "ncl,MAP".
 
   Raises:
     InputError: for any other argument.
   """
   method, *rest = argument.split(",")
   checks.choice("method", method, METHODS)
-  if len(rest) > 1 or (method == "cl" and rest):
-    raise InputError(f"config argument {argument!r}: allowed are cl, ncl and ncl,MAP")
+  if len(rest) > 1 or (method not in MAPPED and rest):
+    raise InputError(
+      f"config argument {argument!r}: allowed are {', '.join(METHODS)}, and with a map "
+      f"{', '.join(f'{name},MAP' for name in MAPPED)}"
+    )
   config.method = method
-  if method == "cl":
+  if method.startswith("supcon"):
+    config.loss.name = "sup_con"
+  elif method not in ("cl", "ncl"):
+    config.loss.name = "cross_entropy"
+    config.model.projector = method.endswith("_projector")
+    config.data.pair_factors = ()
+    config.optimizer.update(name="sgd", learning_rate=0.1, weight_decay=5e-4)
+    config.augment.update(jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
+  if method not in MAPPED:
     config.loss.map = "identity"
   elif rest:
     checks.choice("map", rest[0], sorted(nonneg.NAMES))
@@ -173,6 +205,7 @@ def validate(config: ConfigDict) -> None:
     raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
   for key in (
     "loss.temperature",
+    "loss.scale",
     "model.width",
     "model.projector_hidden",
     "model.projector_out",
@@ -195,6 +228,7 @@ def validate(config: ConfigDict) -> None:
     "data.image_size",
     "data.train_examples",
     "augment.size",
+    "loss.mixup",
     "optimizer.momentum",
     "optimizer.weight_decay",
     "optimizer.warmup_epochs",
@@ -205,6 +239,7 @@ def validate(config: ConfigDict) -> None:
     "train.steps_per_call",
     "data.on_device_mib",
     "loss.l1",
+    "eval.test_every_epochs",
     "eval.threshold",
   ):
     if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):
@@ -216,6 +251,7 @@ def validate(config: ConfigDict) -> None:
         f"loss.temperature is {config.loss.temperature}: where it is learnt it must be "
         f"at least {lowest}"
       )
+  _check_classifier(config)
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
   if not 0 < config.eval.activity <= 1:
@@ -237,6 +273,11 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     InputError: if the batch is larger than the training set.
   """
   config = config.copy_and_resolve_references()
+  if config.loss.name != "nt_xent" and not source.num_classes:
+    raise InputError(
+      f"loss.name is {config.loss.name} and {source.name} has no labels: without them "
+      "only nt_xent works"
+    )
   examples = source.num_examples("train")
   height, width, channels = source.image_shape
   if not config.augment.size:
@@ -283,10 +324,27 @@ def model(config: ConfigDict) -> models.ContrastiveModel:
     stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
   )
   backbone = backbone.clone(remat=settings.remat)
+  if not settings.projector:
+    return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(
     settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
   )
   return models.ContrastiveModel(backbone, projector)
+
+
+def widths(config: ConfigDict) -> dict[str, int]:
+  """The widths of the layers h, hidden, z and f."""
+  settings = config.model
+  width = model(config).backbone.num_features
+  if not settings.projector:
+    return dict.fromkeys(("h", "hidden", "z", "f"), width)
+  hidden, out = settings.projector_hidden, settings.projector_out
+  return {"h": width, "hidden": hidden, "z": out, "f": out}
+
+
+def views(config: ConfigDict) -> int:
+  """V, views of each image in training: a classifier sees one, pairs need two."""
+  return 1 if config.loss.name == "cross_entropy" else 2
 
 
 def augmentation(config: ConfigDict) -> augment.AugmentConfig:
@@ -349,6 +407,30 @@ def nearest_key(key: str) -> str | None:
   by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
   near = difflib.get_close_matches(leaf, list(by_leaf), n=1, cutoff=0.6)
   return by_leaf[near[0]] if near else None
+
+
+def _check_classifier(config: ConfigDict) -> None:
+  """What cross entropy takes; its settings without it are a mistake too."""
+  settings = config.loss
+  if not 0 <= settings.label_smoothing < 1:
+    raise InputError(
+      f"loss.label_smoothing is {settings.label_smoothing}: allowed is [0, 1)"
+    )
+  if settings.name == "cross_entropy":
+    if settings.learn_temperature:
+      raise InputError("loss.learn_temperature: cross entropy has no temperature")
+    if settings.mixup and config.train.accumulate > 1:
+      raise InputError("loss.mixup mixes a whole batch: train.accumulate must be 1")
+    if settings.l1:
+      raise InputError(f"loss.l1 is {settings.l1}: cross entropy has no such penalty")
+    return
+  for key, neutral in (("scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
+    if settings[key] != neutral:
+      raise InputError(
+        f"loss.{key} is {settings[key]}: only loss.name=cross_entropy takes it"
+      )
+  if not config.model.projector:
+    raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
 
 
 def _check_augment(config: ConfigDict) -> None:

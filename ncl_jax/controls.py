@@ -18,6 +18,7 @@ from ncl_jax import augment, codes, features, rotations
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 
 CALIBRATION_BATCHES = 64
@@ -172,7 +173,15 @@ def last_layer(
 
   Returns:
     (config, variables) of the new network.
+
+  Raises:
+    InputError: if the network has no projector.
   """
+  if not config.model.projector:
+    raise InputError(
+      "the network has no projector (model.projector is False), whose last layer this "
+      "control changes: allowed are runs with one"
+    )
   params = dict(variables["params"])
   projector = dict(params["projector"])
   last = jax.tree.map(lambda x: np.asarray(x, np.float64), projector["linear2"])
@@ -234,6 +243,7 @@ def _activity(ncl: program.Run) -> float:
 
 def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:
   config = config.copy_and_resolve_references()
+  config.model.projector = True  # what gives z its own width
   config.model.projector_out = width
   config.loss.map = map_name
   return config

@@ -51,6 +51,11 @@ def import_torch(
     InputError: if the file, the config and the data do not fit; nothing is written.
   """
   config_lib.validate(config)
+  if config.loss.name == "cross_entropy":
+    raise InputError(
+      f"config.method is {config.method}: files are of pretraining runs. Import it as "
+      "ncl or cl, and start a classifier from that by train.init_from"
+    )
   state = interop.read(file)
   try:
     variables = interop.from_torch(state)
@@ -109,14 +114,22 @@ def export_variables(
     source: its data, if they are loaded already.
 
   Raises:
-    InputError: for other names, or if the file is there already.
+    InputError: for other names, if the file is there already, or for torch's names
+      without a projector.
   """
   checks.choice("names", names, NAMES)
   _check_out(out, ".safetensors")
   run = program.open_run(workdir, step, source)
+  if names == "torch" and not run.config.model.projector:
+    raise InputError(
+      f"{run.path} is of a network with no projector, which the released code cannot "
+      "be without: --names=ours writes it"
+    )
   variables = jax.device_get(run.variables)
   if names == "torch":
-    variables["params"].pop("loss", None)  # the released code knows no such parameter
+    # The released code knows no such parameters: its classifier is our probe.
+    for name in ("loss", "classifier"):
+      variables["params"].pop(name, None)
   arrays = (
     interop.to_torch(variables)
     if names == "torch"

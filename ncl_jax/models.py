@@ -207,6 +207,18 @@ class Projector(nn.Module):
     return self.layers(h)[1]
 
 
+class NoProjector(nn.Module):
+  """In a projector's place where there is none: hidden layer and z are h."""
+
+  def layers(self, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[B, F] -> h twice."""
+    return h, h
+
+  def __call__(self, h: jax.Array) -> jax.Array:
+    """[B, F] -> h."""
+    return h
+
+
 class ContrastiveModel(nn.Module):
   """A backbone and the projector on top of it; the map and the loss come after.
 
@@ -215,11 +227,11 @@ class ContrastiveModel(nn.Module):
 
   Attributes:
     backbone: e.g. `resnet18()`.
-    projector: e.g. `Projector(2048, 256)`.
+    projector: e.g. `Projector(2048, 256)`, or `NoProjector()`.
   """
 
   backbone: ResNet
-  projector: Projector
+  projector: Projector | NoProjector
 
   def __call__(
     self, x: jax.Array, train: bool = False, views: int = 1

@@ -91,6 +91,30 @@ def nt_xent(
   return compute
 
 
+def sup_con(precision: str = "highest") -> Callable[..., jax.Array]:
+  """`losses.sup_con` of the whole batch, by rows at a time where memory asks for it.
+
+  Args:
+    precision: of the matrix products.
+
+  Returns:
+    `f(z, labels, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
+  """
+  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+
+  def compute(z, labels, temperature):
+    plain = form(2 * z.shape[0], z.shape[2], 1) == "plain"
+    return losses.sup_con(
+      z,
+      labels,
+      temperature=temperature,
+      block_size=None if plain else block,
+      precision=precision,
+    )
+
+  return compute
+
+
 def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
   """`l1 mean_n |f_n|_1`: sparsity that is asked for, as CL's control asks for it.
 

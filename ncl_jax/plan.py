@@ -68,6 +68,7 @@ class Plan:
     model_flops: of the network's products, both passes, all devices.
     counted_flops: the compiler's count of a device's program, a loop's body once.
     collectives: by kind, see `hlo.collectives`.
+    views: of each image.
   """
 
   devices: int
@@ -84,6 +85,7 @@ class Plan:
   model_flops: int = 0
   counted_flops: float = 0.0
   collectives: tuple[hlo.Collective, ...] = ()
+  views: int = 2
 
   @property
   def total(self) -> int:
@@ -219,6 +221,7 @@ def plan(
     "kind": devices[0].device_kind,
     "batch": batch,
     "per_call": per_call,
+    "views": config_lib.views(config),
     "form": objective.form(2 * batch, config.model.projector_out, mesh.size),
     "arguments": {
       "parameters": _bytes(state.params),
@@ -350,7 +353,9 @@ def model_flops(config: ConfigDict, source: Source) -> int:
     source: the data, or their shapes.
   """
   size, channels = config.augment.size, source.image_shape[-1]
-  views = jax.ShapeDtypeStruct((step_lib.VIEWS, size, size, channels), jnp.float32)
+  views = jax.ShapeDtypeStruct(
+    (config_lib.views(config), size, size, channels), jnp.float32
+  )
   variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   return 3 * speed.flops(config_lib.model(config).apply, variables, views)
 
@@ -380,7 +385,7 @@ def text(found: Plan, title: str) -> str:
   ]
   rows = dict(found.arguments)
   if not found.too_large:
-    views = step_lib.VIEWS * share
+    views = found.views * share
     rows[f"temporary ({found.temp / views / 2**20:.2f} a view)"] = found.temp
     if found.program:
       rows["program"] = found.program

@@ -1,11 +1,12 @@
 """What a run's time went into, and how much of the machine it used."""
 
+import contextlib
 import os
 import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -47,6 +48,15 @@ class Laps:
     """Calls the time since the last lap `name`."""
     now = time.perf_counter()
     self.seconds[name], self._last = now - self._last, now
+
+  @contextlib.contextmanager
+  def aside(self, name: str) -> Iterator[None]:
+    """Counts what is done inside as `name`, and not to the lap that is running."""
+    began = time.perf_counter()
+    yield
+    spent = time.perf_counter() - began
+    self.seconds[name] = self.seconds.get(name, 0.0) + spent
+    self._last += spent
 
   def running(self) -> float:
     """Seconds of the lap that has not ended."""

@@ -1,8 +1,4 @@
-"""One update: the train state, the optimiser, the loss, and the compiled step.
-
-CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the map
-"identity" is CL.
-"""
+"""The train state, the optimiser, and the compiled step around an update."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,21 +11,19 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import (
-  accumulation,
   augment,
+  classifier,
   collapse,
   feed,
   losses,
   metrics,
-  nonneg,
   objective,
   optimizers,
 )
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
-
-VIEWS = 2
+from ncl_jax.update import make_update
 
 
 @flax.struct.dataclass
@@ -38,9 +32,10 @@ class TrainState:
 
   Attributes:
     step: int32, updates done. Randomness is `fold_in(key(seed), step)`: never stored.
-    params: {"backbone", "projector", "probe", "loss"}; the probe is the online linear
-      classifier on detached `h`, absent without labels; the last is the temperature,
-      where it is learnt.
+    params: {"backbone", "projector", "probe", "loss", "classifier"}; the probe is the
+      online linear classifier on detached `h`, absent without labels; "loss" is the
+      temperature, where it is learnt. Of supervised training {"backbone", "projector",
+      "classifier"}.
     batch_stats: BatchNorm's running statistics.
     opt_state: of the optimiser.
     epoch: what the features of this epoch have shown so far, see `collapse`.
@@ -121,7 +116,7 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
     source: for the image channels and the number of classes.
 
   Returns:
-    {"params": {"backbone", "projector", "probe"}, "batch_stats"}.
+    {"params": {"backbone", "projector", "probe" or "classifier"}, "batch_stats"}.
   """
   model = config_lib.model(config)
   size, channels = config.augment.size, source.image_shape[-1]
@@ -130,7 +125,8 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
     jax.random.key(config.seed), jnp.zeros((2, size, size, channels)), train=False
   )
   params = dict(variables["params"]) | objective.init(config)
-  if source.num_classes:
+  params |= classifier.init(config, source)
+  if source.num_classes and "classifier" not in params:
     params["probe"] = {
       "kernel": jnp.zeros((model.backbone.num_features, source.num_classes)),
       "bias": jnp.zeros(source.num_classes),
@@ -148,7 +144,7 @@ def init_state(
     params=variables["params"],
     batch_stats=variables["batch_stats"],
     opt_state=optimizer.init(variables["params"]),
-    epoch=collapse.start(config.model.projector_out),
+    epoch=collapse.start(config_lib.widths(config)["z"]),
   )
 
 
@@ -173,94 +169,6 @@ def cpu_effort(level: int, mesh: Mesh | None = None) -> dict[str, Any] | None:
   if sharding_lib.platform(mesh) != "cpu":
     return None
   return {"xla_backend_optimization_level": level}
-
-
-def make_update(
-  config: ConfigDict,
-  num_classes: int,
-  optimizer: optax.GradientTransformation,
-  learning_rate: optax.Schedule,
-  make_views: Callable[[Any], jax.Array] = lambda views: views,
-  mesh: Mesh | None = None,
-):
-  """One update from given views: loss, gradients, optimiser, statistics.
-
-  With `train.accumulate` = k > 1 the network sees the batch in k chunks, for less
-  memory; the loss is the whole batch's all the same, see `accumulation.in_chunks`.
-  BatchNorm's statistics are then each chunk's, so k changes the result.
-
-  Args:
-    config: resolved settings.
-    num_classes: K; 0 without labels.
-    optimizer: from `make_optimizer`.
-    learning_rate: from `make_optimizer`, for the log.
-    make_views: from what `update` gets for views, or a chunk of it, to the views.
-    mesh: that the batch is split over; None for one device.
-
-  Returns:
-    `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
-    what `make_views` takes: a tree of arrays [N, ...]) and labels [N]; metrics are
-    scalars, z [N, V, D] is what the loss saw, after the map. A pure function of global
-    arrays.
-  """
-  model = config_lib.model(config)
-  map_name = config.loss.map
-  nt_xent = objective.nt_xent(mesh, config.loss.precision)
-  bn_views = VIEWS if config.model.batch_norm == "per_view" else 1
-
-  def forward(params, batch_stats, views):
-    views = make_views(views)
-    n = views.shape[0]
-    (h, z), mutated = model.apply(
-      {"params": params, "batch_stats": batch_stats},
-      views.reshape(n * VIEWS, *views.shape[2:]),
-      train=True,
-      views=bn_views,
-      mutable=["batch_stats"],
-    )
-    # Detached: the probe watches the features and never shapes them.
-    h = jax.lax.stop_gradient(h)
-    return (h, z), mutated["batch_stats"]
-
-  forward = accumulation.in_chunks(forward, config.train.accumulate)
-
-  def loss_fn(params, batch_stats, views, labels):
-    (h, z), batch_stats = forward(params, batch_stats, views)
-    z = nonneg.apply_map(z, map_name).reshape(-1, VIEWS, z.shape[-1])
-    temperature = objective.temperature(config, params)
-    loss = nt_xent(z, temperature).mean() + objective.penalty(config, z)
-    values = {"loss": loss}
-    if config.loss.learn_temperature:
-      values["temperature"] = temperature
-    if num_classes:
-      logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
-      row_labels = jnp.repeat(labels, VIEWS)
-      known = row_labels >= 0
-      target = jnp.where(known, row_labels, 0)
-      ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)
-      count = jnp.maximum(known.sum(), 1)
-      values["probe_loss"] = jnp.where(known, ce, 0).sum() / count
-      hits = known & (logits.argmax(-1) == target)
-      values["probe_accuracy"] = hits.sum() / count
-      loss = loss + values["probe_loss"]
-    return loss, (batch_stats, z, values)
-
-  def update(state, views, labels):
-    gradients, (batch_stats, z, values) = jax.grad(loss_fn, has_aux=True)(
-      state.params, state.batch_stats, views, labels
-    )
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-    values["learning_rate"] = learning_rate(state.step)
-    values["gradient_norm"] = optax.tree.norm(gradients)
-    state = state.replace(
-      step=state.step + 1,
-      params=optax.apply_updates(state.params, updates),
-      batch_stats=batch_stats,
-      opt_state=opt_state,
-    )
-    return state, values, z
-
-  return update
 
 
 def make_step(
@@ -399,7 +307,8 @@ def _make_step(
   per_epoch = source.steps_per_epoch(config.train.batch_size)
 
   def make_views(batch):
-    return augment.make_views(batch["draws"], batch["image"], views_config)
+    views = augment.make_views(batch["draws"], batch["image"], views_config)
+    return classifier.mix(views, batch["share"]) if "share" in batch else views
 
   update = make_update(
     config, source.num_classes, optimizer, learning_rate, make_views, mesh
@@ -408,10 +317,15 @@ def _make_step(
   def step(state, batch):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     # Of the whole batch, so that views do not depend on `train.accumulate`.
-    draws = augment.draws(key, batch["image"].shape[0])
+    n, labels = batch["image"].shape[0], batch["label"]
+    draws = augment.draws(key, n, config_lib.views(config))
     views = {"draws": draws, "image": batch["image"]}
+    if config.loss.mixup:
+      views["share"] = classifier.shares(config, jax.random.fold_in(key, 1), n)
+      one_hot = jax.nn.one_hot(labels, source.num_classes)
+      labels = classifier.mix(one_hot, views["share"])
     first = state.step % per_epoch == 0
-    state, values, z = update(state, views, batch["label"])
+    state, values, z = update(state, views, labels)
     return state.replace(epoch=collapse.fold(state.epoch, z, first)), values, z
 
   return step

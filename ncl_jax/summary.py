@@ -147,5 +147,10 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
       "show that either method learns good features, nor that NCL is the better one."
     )
   if not source.num_classes:
-    remarks.append("No labels: what needs classes is left out.")
+    remarks.append(
+      "No labels. Left out, as they need classes: accuracy, retrieval, class "
+      "consistency, purity, the choice of dimensions. Sparsity, live dimensions, "
+      "correlation, effective rank, SEPIN (from two views of an image) and, with "
+      "several seeds, the agreement of axes need none."
+    )
   return tuple(remarks)

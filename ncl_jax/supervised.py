@@ -270,14 +270,8 @@ def init_heads(config: ConfigDict, source: Source, layers: tuple[str, ...]) -> A
   Returns:
     layer -> {"kernel" [width, K], "bias" [K]}.
   """
-  widths = {
-    "h": config_lib.model(config).backbone.num_features,
-    "hidden": config.model.projector_hidden,
-    "z": config.model.projector_out,
-    "f": config.model.projector_out,
-  }
   heads = {}
-  for index, (name, width) in enumerate(widths.items()):
+  for index, (name, width) in enumerate(config_lib.widths(config).items()):
     if name in layers:
       key = jax.random.fold_in(jax.random.key(config.seed), index)
       shape = (width + 1, source.num_classes)

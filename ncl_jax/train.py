@@ -12,7 +12,15 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, collapse, distributed, optimizers, speed, writer
+from ncl_jax import (
+  accuracy,
+  checkpoint,
+  collapse,
+  distributed,
+  optimizers,
+  speed,
+  writer,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
 from ncl_jax import profile as profile_lib
@@ -21,7 +29,6 @@ from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Stopped
 from ncl_jax.step import (
-  VIEWS,
   TrainState,
   batch_statistics,
   build,
@@ -110,7 +117,7 @@ def _train(
   else:
     state = build(lambda: init_state(config, source, optimizer), mesh)
     if config.train.init_from:
-      state = _with_weights_of(config.train.init_from, state, mesh)
+      state = _with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
   laps.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
@@ -131,6 +138,10 @@ def _train(
   progress = writer.Progress(total, start, batch_size)
   recorder = _Recorder(metrics_file, progress, per_epoch, config)
   save_every = config.train.checkpoint_every_epochs * per_epoch
+  test_every = config.eval.test_every_epochs * per_epoch
+  best = None
+  if test_every and config.loss.name == "cross_entropy":
+    best = accuracy.Best(path, config, start)
   done, first = start, None
   try:
     data = feed.at(start)
@@ -153,6 +164,13 @@ def _train(
         last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
       if done % per_epoch == 0:
         last |= _epoch_summary(state.epoch, config.eval.threshold)
+      if best and (done % test_every == 0 or done == total):
+        # Waited for: many programs at once on simulated devices can lock each other.
+        jax.block_until_ready(state)
+        with laps.aside("test"):
+          model = state.items()["model"]
+          last |= accuracy.evaluate(config, model, source, mesh)
+          best.offer(done, last["test_top1"], state.items())
       # The next batch is on its way while the devices are at work, and the values of
       # the call before are fetched now: neither waits for the other.
       if done < total:
@@ -176,13 +194,16 @@ def _train(
     recording.close()
     feed.close()
     progress.close()
+    if best:
+      best.close()
 
 
 def _report_speed(path, config, source, laps, start, steps):
   """Adds a row to speed.jsonl: this start of the run, however it ended."""
   size, channels = config.augment.size, source.image_shape[-1]
   model = config_lib.model(config)
-  views = jax.ShapeDtypeStruct((VIEWS, size, size, channels), jnp.float32)
+  count = config_lib.views(config)
+  views = jax.ShapeDtypeStruct((count, size, size, channels), jnp.float32)
   variables = jax.eval_shape(lambda: init_variables(config, source))
   row = speed.report(
     laps,
@@ -207,7 +228,7 @@ class _Recorder:
   def __init__(self, file, progress, per_epoch, config):
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
-    self._width, self._map = config.model.projector_out, config.loss.map
+    self._width, self._map = config_lib.widths(config)["z"], config.loss.map
     self._warned = False
     self._pending: collections.deque = collections.deque()
 
@@ -272,14 +293,38 @@ def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
   return TrainState(**model, **rest)
 
 
-def _with_weights_of(workdir: str, state: TrainState, mesh: Mesh) -> TrainState:
-  """The network of another run under a fresh optimiser."""
+def _with_weights_of(
+  workdir: str, config: ConfigDict, state: TrainState, mesh: Mesh
+) -> TrainState:
+  """The network of another run under a fresh optimiser.
+
+  Of a run with another loss: the backbone, and the projector where both have one.
+  """
   whole = sharding_lib.replicated(mesh)
-  model, step = checkpoint.load_model(workdir, state.items()["model"], whole)
+  new = state.items()["model"]
+  if workdir_lib.read_config(workdir).loss.name == config.loss.name:
+    model, step = checkpoint.load_model(workdir, new, whole)
+    found = model
+  else:
+    stored, step = checkpoint.load_model(workdir, None, whole)
+    params = dict(new["params"])
+    both = params.keys() & stored["params"].keys()
+    names = [name for name in ("backbone", "projector") if name in both]
+
+    def part(model):
+      taken = {name: model["params"][name] for name in names}
+      return {"params": taken, "batch_stats": model["batch_stats"]}
+
+    found = part(stored)
+    checkpoint.check_fit(
+      found, part(new), f"the checkpoint of step {step} in {workdir}"
+    )
+    model = found | {"params": params | found["params"]}
+    logging.info("another loss: %s taken, the rest is new", " and ".join(names))
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
-    len(jax.tree.leaves(model)),
-    sum(x.size for x in jax.tree.leaves(model)),
+    len(jax.tree.leaves(found)),
+    sum(x.size for x in jax.tree.leaves(found)),
     step,
     workdir,
   )
@@ -314,15 +359,23 @@ def _describe_parameters(params: Any, optimizer: str) -> None:
 def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
   """One look at the log tells what runs."""
   logging.info(
-    "%s on %s: %d training images %s, %d classes; map %s, temperature %g",
+    "%s on %s: %d training images %s, %d classes; map %s, %s %g",
     config.method.upper(),
     source.name,
     source.num_examples("train"),
     "x".join(map(str, source.image_shape)),
     source.num_classes,
     config.loss.map,
-    config.loss.temperature,
+    "logits times" if config.loss.name == "cross_entropy" else "temperature",
+    config.loss.scale
+    if config.loss.name == "cross_entropy"
+    else config.loss.temperature,
   )
+  unlabelled = int((source.split("train").labels < 0).sum())
+  if source.num_classes and unlabelled:
+    logging.info(
+      "%d training images have no label: ignored where it counts", unlabelled
+    )
   logging.info(
     "%d steps of %d images (%d epochs) on %d %s device(s), batch statistics %s",
     total,

@@ -41,7 +41,9 @@ def source(examples=100, shape=(20, 24, 3)):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("argument", ["cl", "ncl", "ncl,softplus"])
+@pytest.mark.parametrize(
+  "argument", [*config_lib.METHODS, *(f"{m},softplus" for m in config_lib.MAPPED)]
+)
 def test_every_config_is_valid_and_survives_json(name, argument):
   config = get(name, argument)
   config.data.source = config.data.source or "folder:x"
@@ -74,8 +76,35 @@ def test_cl_and_ncl_differ_by_the_map_alone():
 
 
 @pytest.mark.parametrize(
+  ("one", "other", "fields"),
+  [
+    ("ce", "nce", ["loss.map", "method"]),
+    ("ce", "ce_projector", ["method", "model.projector"]),
+    ("nce", "nce_projector", ["method", "model.projector"]),
+    ("supcon", "supcon_ncl", ["loss.map", "method"]),
+    ("ncl", "supcon_ncl", ["loss.name", "method"]),
+  ],
+)
+def test_methods_differ_by_what_their_names_say(one, other, fields):
+  lines = config_lib.differences(get("cifar10", one), get("cifar10", other))
+  assert [line.split(":")[0] for line in lines] == fields
+
+
+def test_classifiers_see_one_view_of_one_image():
+  config = get("dsprites", "nce")
+  assert config.data.pair_factors == ()
+  assert (config_lib.views(config), config_lib.views(get("dsprites"))) == (1, 2)
+  width = config_lib.widths(config)
+  assert set(width.values()) == {width["h"]}
+  assert config_lib.widths(get("digits", "ce_projector"))["f"] == 128
+
+
+@pytest.mark.parametrize(
   ("argument", "says"),
   [
+    ("ce,relu", "allowed are"),
+    ("supcon,relu", "allowed are"),
+    ("sup_con", "did you mean 'supcon'"),
     ("nlc", "did you mean 'ncl'"),
     ("cl,relu", "allowed are"),
     ("ncl,rep_rleu", "did you mean 'rep_relu'"),
@@ -85,6 +114,40 @@ def test_cl_and_ncl_differ_by_the_map_alone():
 def test_wrong_method(argument, says):
   with pytest.raises(InputError, match=says):
     get("digits", argument)
+
+
+@pytest.mark.parametrize(
+  ("argument", "key", "value", "says"),
+  [
+    ("ce", "loss.label_smoothing", 1.0, r"allowed is \[0, 1\)"),
+    ("ce", "loss.mixup", -0.1, "negative"),
+    ("ce", "loss.scale", 0.0, "greater than 0"),
+    ("nce", "loss.learn_temperature", True, "no temperature"),
+    ("ncl", "loss.scale", 2.0, "only loss.name=cross_entropy"),
+    ("ncl", "loss.mixup", 0.2, "only loss.name=cross_entropy"),
+    ("supcon", "loss.label_smoothing", 0.1, "only loss.name=cross_entropy"),
+    ("cl", "model.projector", False, "only loss.name=cross_entropy"),
+    ("ncl", "loss.name", "supcon", "did you mean 'sup_con'"),
+  ],
+)
+def test_what_a_loss_does_not_take_is_refused(argument, key, value, says):
+  config = get("digits", argument)
+  section, field = key.split(".")
+  config[section][field] = value
+  with pytest.raises(InputError, match=says) as error:
+    config_lib.validate(config)
+  assert key in str(error.value)
+
+
+def test_a_batch_is_mixed_whole_and_labels_are_needed():
+  config = get("digits", "ce")
+  config.loss.mixup, config.train.accumulate = 0.2, 2
+  with pytest.raises(InputError, match="accumulate must be 1"):
+    config_lib.validate(config)
+  bare = types.SimpleNamespace(name="bare", num_classes=0)
+  for argument in ("ce", "supcon"):
+    with pytest.raises(InputError, match="bare has no labels"):
+      config_lib.resolve(get("digits", argument), bare)
 
 
 @pytest.mark.parametrize(

@@ -199,3 +199,53 @@ def test_views_of_pairs_are_those_of_each_image():
 def test_refuses(call, says):
   with pytest.raises(InputError, match=says):
     call()
+
+
+@pytest.fixture
+def public(tmp_path):
+  """A file as the public one, of its first images, and those."""
+  count = 9000
+  images = np.random.default_rng(1).integers(0, 2, (count, 64, 64), np.uint8)
+  arrays = {
+    "imgs": images,
+    "latents_classes": np.pad(dsprites.factors_of(np.arange(count)), ((0, 0), (1, 0))),
+  }
+  np.savez(tmp_path / "public.npz", **arrays)
+  return tmp_path / "public.npz", arrays
+
+
+def test_the_pictures_of_the_public_file(public):
+  path, arrays = public
+  bits = dsprites.read_bits(path, 9000)
+  assert bits.nbytes == arrays["imgs"].nbytes / 8
+  index = np.array([8999, 0, 8192, 8191])
+  found = dsprites.Drawn(index, bits=bits)[np.array([3, 0, 1])]
+  expected = 255 * arrays["imgs"][[8191, 8999, 0], ..., None]
+  np.testing.assert_array_equal(found, expected)
+  assert dsprites.Drawn(index, 16, bits)[np.array([1])].shape == (1, 16, 16, 1)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (lambda a: a.pop("imgs"), "imgs.npy"),
+    (lambda a: a.update(imgs=a["imgs"][:5]), r"\(5, 64, 64\).*\(9000, 64, 64\)"),
+    (lambda a: a.update(latents_classes=a["latents_classes"][::-1]), "order"),
+  ],
+)
+def test_another_file_is_refused(public, change, message):
+  path, arrays = public
+  change(arrays)
+  np.savez(path, **arrays)
+  with pytest.raises(InputError, match=message):
+    dsprites.read_bits(path, 9000)
+
+
+def test_what_is_no_archive_is_refused(tmp_path):
+  file = tmp_path / "x.npz"
+  for text in ("", "PK no archive"):
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"x\.npz is not dSprites"):
+      data.load(f"dsprites:{file}")
+  with pytest.raises(InputError, match="absent"):
+    data.load(f"dsprites:{tmp_path / 'absent.npz'}")

@@ -142,19 +142,74 @@ def test_array_sizes_may_differ_if_scaled(tmp_path):
     ({"images": np.zeros((9, 3, 5, 5), np.uint8)}, "channels to the end"),
     ({"images": TRAIN > 5}, "dtype bool"),
     ({"images": TRAIN.astype(float)}, r"from 0\.0 to 255\.0; allowed"),
-    ({"images": TRAIN * np.nan}, "from nan to nan"),
+    ({"images": TRAIN * np.nan}, "600 values that are NaN or infinite"),
     ({"images": TRAIN.astype(int) - 1}, "int64 from -1 to 25"),
-    ({"images": TRAIN, "labels": TRAIN_LABELS * 1.0}, "labels .* float64"),
+    ({"images": TRAIN, "labels": TRAIN_LABELS + 0.5}, "labels .* float64"),
+    ({"images": TRAIN, "labels": TRAIN_LABELS * np.nan}, "labels .* float64"),
+    ({"images": TRAIN, "labels": np.full(20, np.inf)}, "labels .* float64"),
+    ({"images": TRAIN, "labels": np.full(20, 1e300)}, "from 1099511627776"),
+    ({"images": TRAIN, "label": TRAIN_LABELS}, "has no labels but label"),
+    ({"imgs": TRAIN, "labels": TRAIN_LABELS}, "holds the arrays imgs, labels"),
+    ({"train_image": TRAIN}, "is train_image meant as train_images"),
     ({"images": TRAIN, "labels": np.eye(20, dtype=int)}, r"labels .* \(20, 20\)"),
     ({"images": TRAIN, "labels": TRAIN_LABELS[1:]}, "20 images but 19 labels"),
     ({"images": TRAIN, "labels": TRAIN_LABELS - 2}, "from -2 to 1"),
     ({"images": TRAIN, "labels": TRAIN_LABELS + 10**6}, "label 1000003 with 16 train"),
-    ({"images": np.array([None])}, "cannot read .*set.npz.*[Oo]bject"),
+    ({"images": np.array([None])}, "cannot read .*set.npz: it holds Python objects"),
+    ({"images": TRAIN.astype(float), "labels": TRAIN_LABELS}, "divide them by 255"),
   ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, message):
   with pytest.raises(InputError, match=message):
     data.load(save(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_labels_that_are_names(tmp_path, kind):
+  names = np.array(["10", "2", "a", ""])[TRAIN_LABELS].astype(kind)
+  test = np.array(["2", "new", "10", "a"])[TEST_LABELS].astype(kind)
+  spec = save(tmp_path, x_train=TRAIN, y_train=names, x_test=TEST, y_test=test[:, None])
+  source = data.load(spec)
+  assert source.class_names == ("2", "10", "a", "new")
+  np.testing.assert_array_equal(
+    source.splits["train"].labels, np.array([1, 0, 2, -1])[TRAIN_LABELS]
+  )
+  np.testing.assert_array_equal(
+    source.splits["test"].labels, np.array([0, 3, 1, 2])[TEST_LABELS]
+  )
+
+
+@pytest.mark.parametrize(
+  ("train", "test", "message"),
+  [
+    (TRAIN_LABELS, TEST_LABELS.astype("U"), "y_test holds names and y_train int64"),
+    (np.array([b"\xff"] * 20), np.array([b"a"] * 6), "not UTF-8"),
+  ],
+)
+def test_names_that_cannot_be_classes(tmp_path, train, test, message):
+  spec = save(tmp_path, x_train=TRAIN, y_train=train, x_test=TEST, y_test=test)
+  with pytest.raises(InputError, match=message):
+    data.load(spec)
+
+
+def test_names_of_images_are_no_classes(tmp_path):
+  images = np.zeros((1200, 1, 1), np.uint8)
+  names = np.array([f"{i}.jpg" for i in range(1200)])
+  with pytest.raises(InputError, match=r"1200 different names in labels.*'0\.jpg'"):
+    data.load(save(tmp_path, images=images, labels=names))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
+def test_gaps_in_labels_are_reported_and_minus_one_is_unlabelled(
+  tmp_path, dtype, caplog
+):
+  labels = np.array([0, 3, -1, 5])[TRAIN_LABELS].astype(dtype)
+  with caplog.at_level("WARNING", logger="absl"):
+    source = data.load(save(tmp_path, images=TRAIN, labels=labels))
+  assert "no image has the label 1, 2, 4" in caplog.text
+  assert source.num_classes == 6
+  found = np.concatenate([split.labels for split in source.splits.values()])
+  np.testing.assert_array_equal(np.sort(found), np.sort(labels.astype(int)))
 
 
 def test_array_files_that_are_none(tmp_path):
@@ -251,7 +306,10 @@ def test_idx_reads_any_number_of_axes(tmp_path):
   ("spec", "message"),
   [
     ("digit", "did you mean digits"),
-    ("digits:", "allowed: digits, dsprites, arrays:FILE.npz, idx:FOLDER"),
+    (
+      "digits:",
+      "allowed: digits, dsprites, dsprites:FILE.npz, arrays:FILE.npz, idx:FOLDER",
+    ),
     ("folders:/x", "did you mean folder:PATH"),
     ("array:/x", "did you mean arrays:FILE.npz"),
     ("folder:", "unknown data source 'folder:'"),

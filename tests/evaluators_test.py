@@ -242,8 +242,17 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   again = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
   assert again == text
 
-  def fail(cl, ncl):
+  def fail(*args, **kwargs):
     raise InputError("no such luck")
+
+  # So it is when dimensions cannot be compared across seeds.
+  measured = tmp_path / "out" / "measured.jsonl"
+  kept = measured.read_text().splitlines(keepends=True)
+  measured.write_text("".join(line for line in kept if '"axes"' not in line))
+  monkeypatch.setattr(program, "evaluate", fail)
+  with pytest.raises(Failed, match="index.html[^$]*NCL, seed 1, axes: no such luck"):
+    compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+  measured.write_text("".join(kept))
 
   # Without controls the report is written all the same, and the cause told.
   monkeypatch.setattr(controls, "controls", fail)

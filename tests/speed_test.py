@@ -106,3 +106,14 @@ def test_the_share_of_the_peak(monkeypatch):
   text = speed.sentence(row)
   assert "200 ms a step, 1,280 images/s on 2 x NVIDIA H100" in text
   assert "0.6% of the bfloat16 peak" in text
+
+
+def test_what_is_done_aside_is_no_part_of_the_lap(monkeypatch):
+  now = iter([0.0, 10.0, 13.0, 20.0, 24.0, 30.0, 31.0])
+  monkeypatch.setattr(speed.time, "perf_counter", lambda: next(now))
+  laps = speed.Laps(0.0)
+  for _ in range(2):
+    with laps.aside("test"):
+      pass
+  assert laps.seconds == {"start": 0.0, "test": 7.0}
+  assert laps.running() == 23.0

@@ -27,6 +27,7 @@ __all__ = [
 FORMS = (
   "digits",
   "dsprites",
+  "dsprites:FILE.npz",
   "arrays:FILE.npz",
   "idx:FOLDER",
   "folder:PATH",
@@ -70,17 +71,19 @@ def load(
     raise InputError(
       f"image size {image_size}; allowed: 1 or more, or 0 for as they are"
     )
-  if pair_factors and spec != "dsprites":
+  kind, colon, place = spec.partition(":")
+  if pair_factors and kind != "dsprites":
     raise InputError(
       f"data.pair_factors = {tuple(pair_factors)!r}: {spec} has no factors to change, "
       "only dsprites has"
     )
-  kind, colon, place = spec.partition(":")
   path = pathlib.Path(place).expanduser().absolute()
   if spec == "digits":
     source = digits.load(image_size)
   elif spec == "dsprites":
     source = dsprites.load(image_size, pair_factors)
+  elif kind == "dsprites" and place:
+    source = dsprites.load(image_size, pair_factors, path)
   elif kind == "arrays" and place:
     source = arrays.load(path, image_size)
   elif kind == "idx" and place:
@@ -94,7 +97,7 @@ def load(
   if classes_file:
     source = only_classes(source, _class_names(classes_file))
   source = subset(source, train=train_examples)
-  if spec != "dsprites" or train_examples:
+  if kind != "dsprites" or train_examples:
     # All of dsprites is drawn as it is asked for.
     source = in_memory(source)
   height, width, channels = source.image_shape
@@ -125,6 +128,6 @@ def _unknown(spec: str, kind: str) -> str:
   if pathlib.Path(spec).expanduser().exists():
     near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
   else:
-    kinds = {form.partition(":")[0]: form for form in FORMS}
+    kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}
     near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
   return message + "".join(f"; did you mean {form}?" for form in near)

@@ -19,6 +19,9 @@ EXTENSIONS = frozenset(
 # What Pillow raises on files that are cut short, damaged or no images at all.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
+# What shows through where an image is transparent: most were made for a white page.
+BACKGROUND = (255, 255, 255)
+
 # Where no size is given and the files are photographs.
 LARGEST_DEFAULT_SIDE = 256
 
@@ -31,7 +34,7 @@ def read(path: str | io.BytesIO, size: int) -> np.ndarray:
 
   Args:
     path: any file that Pillow opens, or its bytes; of an animation the first frame is
-      read, an alpha channel is dropped, 16 bits become 8.
+      read, what is transparent is laid on white (`BACKGROUND`), 16 bits become 8.
     size: side of the result in pixels.
 
   Returns:
@@ -54,8 +57,10 @@ def _rgb(image: Image.Image) -> Image.Image:
     # Pillow's own conversion clips 16-bit values at 255: all white.
     wide = np.clip(np.asarray(image), 0, 65535)
     image = Image.fromarray((wide >> 8).astype(np.uint8))
-  if image.mode == "P" and "transparency" in image.info:
+  if image.has_transparency_data:
     image = image.convert("RGBA")
+    ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
+    image = Image.alpha_composite(ground, image)
   return image.convert("RGB")
 
 
@@ -131,7 +136,7 @@ class Files:
     except UNREADABLE as error:
       raise InputError(
         f"cannot read the image {path}: {_reason(error)}. Mend or remove the file, or"
-        ' leave out all such files with on_bad_image="skip".'
+        " leave out all such files by --config.data.on_bad_image=skip."
       ) from error
 
 

@@ -1,12 +1,14 @@
-"""Source `dsprites`: the shapes of dSprites, drawn here, each image from its index.
+"""Sources `dsprites`, drawn here, each image from its index, and `dsprites:FILE`.
 
 Factors and their values are those of the public description (Matthey et al. 2017,
-github.com/google-deepmind/dsprites-dataset); the pixels are our own.
+github.com/google-deepmind/dsprites-dataset); the pixels are our own, or the file's.
 """
 
 import dataclasses
 import functools
 import math
+import pathlib
+import zipfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -98,10 +100,12 @@ class Drawn:
   Attributes:
     index: [N] which; see `factors_of`.
     size: side in pixels.
+    bits: the pictures of the public file, from `read_bits`; None: ours.
   """
 
   index: np.ndarray
   size: int = SIDE
+  bits: np.ndarray | None = None
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -112,11 +116,68 @@ class Drawn:
     return len(self.index)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
-    return square(render(self.index[rows]), self.size)
+    return self.draw(self.index[rows])
+
+  def draw(self, index: np.ndarray) -> np.ndarray:
+    """Images, by index among all of dSprites: uint8 [n, size, size, 1]."""
+    if self.bits is None:
+      pixels = render(index)
+    else:
+      pixels = 255 * np.unpackbits(self.bits[index], axis=-1)[..., None]
+    return square(pixels, self.size)
 
 
-def load(image_size: int = 0, pair_factors: Sequence[str] = ()) -> Source:
-  """727,280 train and 10,000 test images, drawn by lot, always the same.
+def read_bits(path: pathlib.Path, count: int = COUNT) -> np.ndarray:
+  """The pictures of the public file, an eighth of their size, read by and by.
+
+  Args:
+    path: `dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz`.
+    count: of its images.
+
+  Returns:
+    uint8 [count, 64, 8], a pixel a bit; of all images 0.4 GB.
+
+  Raises:
+    InputError: if it is not that file, or its images are in another order.
+  """
+  try:
+    with zipfile.ZipFile(path) as archive:
+      with archive.open("latents_classes.npy") as stream:
+        classes = _array(stream, count, (6,), np.int64)
+      expected = factors_of(np.arange(count))
+      if not np.array_equal(classes[:, 1:], expected):
+        raise InputError(f"{path}: latents_classes are not in dSprites' order")
+      with archive.open("imgs.npy") as stream:
+        return _array(
+          stream, count, (SIDE, SIDE), np.uint8, lambda x: np.packbits(x, axis=-1)
+        )
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    if isinstance(error, InputError):
+      raise
+    raise InputError(f"{path} is not dSprites' npz file: {error}") from error
+
+
+def _array(stream, count, shape, dtype, change=lambda x: x, rows=8192):
+  """[count, *] of an .npy file, each few rows changed as they are read."""
+  np.lib.format.read_magic(stream)
+  found = np.lib.format.read_array_header_1_0(stream)
+  if found != ((count, *shape), False, np.dtype(dtype)):
+    raise InputError(f"an array {found}, expected {(count, *shape)} of {dtype}")
+  size = math.prod(shape) * np.dtype(dtype).itemsize
+  parts = []
+  for start in range(0, count, rows):
+    n = min(rows, count - start)
+    part = np.frombuffer(stream.read(n * size), dtype)
+    parts.append(change(part.reshape(n, *shape)))
+  return np.concatenate(parts)
+
+
+def load(
+  image_size: int = 0,
+  pair_factors: Sequence[str] = (),
+  path: pathlib.Path | None = None,
+) -> Source:
+  """727,280 train and 10,000 test images, chosen by lot, always the same.
 
   Labels are the three shapes; all five factors are levels of the splits.
 
@@ -124,25 +185,27 @@ def load(image_size: int = 0, pair_factors: Sequence[str] = ()) -> Source:
     image_size: side in pixels; 0 = 64.
     pair_factors: in which the two images of a positive pair differ, each drawn anew;
       (): a pair are two views of one image.
+    path: the public file, whose pictures are taken instead of ours.
 
   Returns:
     The source.
 
   Raises:
-    InputError: for another factor.
+    InputError: for another factor, or file.
   """
   for name in pair_factors:
     if name not in FACTORS:
       raise InputError(
         f"data.pair_factors = {name!r}: allowed are {', '.join(FACTORS)}"
       )
+  bits = read_bits(path) if path else None
   order = np.random.default_rng(0).permutation(COUNT)
   splits = {}
   for name, index in {"train": order[TEST:], "test": order[:TEST]}.items():
     index = np.sort(index)
     factors = factors_of(index).astype(np.int32)
     levels = {factor: factors[:, k] for k, factor in enumerate(FACTORS)}
-    images = Drawn(index, image_size or SIDE)
+    images = Drawn(index, image_size or SIDE, bits)
     partners = functools.partial(_partners, images, tuple(pair_factors))
     splits[name] = Split(
       images, levels["shape"], levels, partners if pair_factors else None
@@ -158,7 +221,7 @@ def _partners(
   for k, (name, count) in enumerate(FACTORS.items()):
     if name in changed:
       factors[:, k] = rng.integers(count, size=len(rows))
-  return square(render(index_of(factors)), images.size)
+  return images.draw(index_of(factors))
 
 
 @functools.cache

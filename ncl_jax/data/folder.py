@@ -3,12 +3,14 @@
 import itertools
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 from absl import logging
 
-from ncl_jax.data import decode
+from ncl_jax.data import classes as class_names
+from ncl_jax.data import decode, duplicates
 from ncl_jax.data.source import UNLABELLED, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
@@ -32,9 +34,11 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   Three layouts: `PATH/train/CLASS/*` with `PATH/test/CLASS/*` (or testing, val, valid,
   validation: the first there is); `PATH/CLASS/*`; and images without classes, as
   `PATH/*` or `PATH/train/*`, which are unlabelled. Where no test folder matches, a
-  fixed stratified fifth is held out. Classes are the sorted folder names of both
-  splits together, so that labels agree. Images may lie deeper below a class folder.
-  Hidden files and folders, and folders with a run's config.json below, are left out.
+  fixed stratified fifth is held out. Classes are the folder names of both splits
+  together, so that labels agree, in the order of people: 1, 2, 10. Images may lie
+  deeper below a class folder; links are followed, but no folder is searched twice for
+  a class. Hidden files and folders, and folders with a run's config.json below, are
+  left out. Files that are copies of others are used, and reported.
 
   Args:
     path: the folder.
@@ -54,7 +58,13 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"
-  train, test = _listings(path)
+  others: Counter[str] = Counter()
+  train, test = _listings(path, others)
+  if others:
+    kinds = ", ".join(f"{count} {end}" for end, count in others.most_common(8))
+    logging.warning(
+      "%s: files of no kind of image known here left out: %s", name, kinds
+    )
   if on_bad_image == "skip":
     bad = decode.unreadable(_join([*train.values(), *test.values()]))
     train, test = _without(train, bad), _without(test, bad)
@@ -67,7 +77,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
       " PATH/train/CLASS and PATH/test/CLASS, in PATH/CLASS, and in PATH"
     )
 
-  classes = tuple(sorted(({*train, *test}) - {NO_CLASS}))
+  classes = class_names.ordered({*train, *test} - {NO_CLASS})
   size = image_size or decode.file_side(_join(train.values()))
   if not image_size:
     logging.info("%s: image size %d, the median shorter side", name, size)
@@ -76,11 +86,14 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
     splits["test"] = _split(test, classes, size)
   else:
     splits = divide(splits["train"], name)
+  same = duplicates.copies(_join([*train.values(), *test.values()]))
+  if same:
+    logging.warning("%s: %s", name, duplicates.describe(same, _files(splits["test"])))
   _report_classes(name, classes, splits)
   return Source(name, splits, classes, divided=not test)
 
 
-def _listings(path: pathlib.Path) -> tuple[Listing, Listing]:
+def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listing]:
   """Train and test files by class; test is empty where no folder matches train."""
   folders = {folder.name.lower(): folder for folder in _folders(path)}
   train_folder = next((folders[n] for n in TRAIN_NAMES if n in folders), None)
@@ -90,11 +103,11 @@ def _listings(path: pathlib.Path) -> tuple[Listing, Listing]:
         f"{path} has the folders {', '.join(sorted(folders))} but none of"
         f" {', '.join(TRAIN_NAMES)}"
       )
-    return _listing(path), {}
-  train = _listing(train_folder)
+    return _listing(path, others), {}
+  train = _listing(train_folder, others)
   for name in TEST_NAMES:
     if name in folders:
-      test = _listing(folders[name])
+      test = _listing(folders[name], others)
       # Challenges publish their test images without classes: of no use for labels.
       if test and (NO_CLASS in test) == (NO_CLASS in train):
         logging.info("%s: test images from %s", path, folders[name])
@@ -102,13 +115,24 @@ def _listings(path: pathlib.Path) -> tuple[Listing, Listing]:
   return train, {}
 
 
-def _listing(path: pathlib.Path) -> Listing:
-  """Image files by class folder or, if there are no such folders, all as one list."""
-  listing = {folder.name: _images_below(folder) for folder in _folders(path)}
-  for name in [name for name, files in listing.items() if not files]:
-    logging.warning("no images to use in %s: left out", path / name)
-    del listing[name]
-  loose = sorted(str(p) for p in path.iterdir() if p.is_file() and _is_image(p.name))
+def _listing(path: pathlib.Path, others: Counter[str]) -> Listing:
+  """Image files by class folder or, if there are no such folders, all as one list.
+
+  Args:
+    path: the folder.
+    others: counts the endings of files that are left out.
+  """
+  listing: Listing = {}
+  for folder in _folders(path):
+    files = _images_below(folder, others)
+    if files:
+      listing.setdefault(class_names.same_form(folder.name), []).extend(files)
+    else:
+      logging.warning("no images to use in %s: left out", folder)
+  # A link to nowhere counts: it is met as a file that cannot be read.
+  with os.scandir(path) as entries:
+    names = [entry.name for entry in entries if not entry.is_dir()]
+  loose = [os.path.join(path, name) for name in _images(names, others)]
   if not listing:
     return {NO_CLASS: loose} if loose else {}
   if loose:
@@ -117,22 +141,43 @@ def _listing(path: pathlib.Path) -> Listing:
 
 
 def _folders(path: pathlib.Path) -> list[pathlib.Path]:
-  return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+  with os.scandir(path) as entries:
+    names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+  return [path / name for name in sorted(names)]
 
 
-def _is_image(name: str) -> bool:
-  hidden = name.startswith(".")
-  return not hidden and os.path.splitext(name)[1].lower() in decode.EXTENSIONS
-
-
-def _images_below(folder: pathlib.Path) -> list[str]:
+def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
+  """The names that are images, sorted; hidden ones are none."""
   found = []
-  for parent, folders, files in os.walk(folder):
+  for name in names:
+    end = os.path.splitext(name)[1].lower()
+    if name.startswith("."):
+      continue
+    if end in decode.EXTENSIONS:
+      found.append(name)
+    else:
+      others[end or "without ending"] += 1
+  return sorted(found)
+
+
+def _images_below(folder: pathlib.Path, others: Counter[str]) -> list[str]:
+  found: list[str] = []
+  left_out: Counter[str] = Counter()
+  # A link to a folder above would be searched for ever.
+  seen = {os.path.realpath(above) for above in folder.parents}
+  for parent, folders, files in os.walk(folder, followlinks=True):
     if RUN_MARK in files:
       logging.warning("%s holds a run (%s): not a class", folder, parent)
       return []
-    folders[:] = [name for name in folders if not name.startswith(".")]
-    found += [os.path.join(parent, name) for name in files if _is_image(name)]
+    real = os.path.realpath(parent)
+    if real in seen:
+      logging.warning("%s leads to %s, which is searched already", parent, real)
+      folders.clear()
+      continue
+    seen.add(real)
+    folders[:] = sorted(name for name in folders if not name.startswith("."))
+    found += [os.path.join(parent, name) for name in _images(files, left_out)]
+  others.update(left_out)
   return sorted(found)
 
 
@@ -149,6 +194,14 @@ def _split(listing: Listing, classes: tuple[str, ...], size: int) -> Split:
   groups = [listing.get(name, []) for name in classes]
   labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(g) for g in groups])
   return Split(decode.Files(_join(groups), size), labels)
+
+
+def _files(split: Split) -> list[str]:
+  """The paths of a split's images, also of a part of a folder's."""
+  images, rows = split.images, np.arange(len(split))
+  while not isinstance(images, decode.Files):
+    images, rows = images.images, images.rows[rows]  # type: ignore[attr-defined]
+  return [images.paths[int(row)] for row in rows]
 
 
 def _join(groups: Iterable[list[str]]) -> list[str]:

@@ -190,15 +190,46 @@ def draw(
     figure.savefig(file, format="png", metadata={"Software": None})
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def table(rows: dict[str, dict[str, float]]) -> str:
   """Markdown of several results.
 
   Args:
     rows: label -> scores.
   """
+  return _markdown(
+    {
+      label: {name: f"{value:.3g}" for name, value in scores.items()}
+      for label, scores in rows.items()
+    }
+  )
+
+
+def over_runs(groups: dict[str, list[dict[str, float]]]) -> str:
+  """Markdown of means and standard deviations over runs.
+
+  Args:
+    groups: label -> scores of each run.
+
+  >>> print(over_runs({"a": [{"mig": 0.1}, {"mig": 0.3}], "b": [{"mig": 0.5}]}))
+  | | mig | runs |
+  |---|---|---|
+  | a | 0.2 ± 0.14 | 2 |
+  | b | 0.5 | 1 |
+  """
+  rows: dict[str, dict[str, str]] = {}
+  for label, runs in groups.items():
+    rows[label] = {}
+    for name in runs[0]:
+      values = np.array([run[name] for run in runs])
+      spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+      rows[label][name] = f"{values.mean():.3g}{spread}"
+    rows[label]["runs"] = str(len(runs))
+  return _markdown(rows)
+
+
+def _markdown(rows: dict[str, dict[str, str]]) -> str:
   names = list(next(iter(rows.values())))
   lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-  for label, scores in rows.items():
-    cells = " | ".join(f"{scores[name]:.3g}" for name in names)
-    lines.append(f"| {label} | {cells} |")
+  for label, cells in rows.items():
+    lines.append(f"| {label} | {' | '.join(cells[name] for name in names)} |")
   return "\n".join(lines)

@@ -223,7 +223,7 @@ def attempt(
   """Calls several programs; one that fails stops no other.
 
   Args:
-    programs: keys of `evaluators.PROGRAMS`.
+    programs: keys of `evaluators.PROGRAMS`, or of `PAIRED`.
     call: takes a program's module and its further arguments; gives its result.
     folder: where those that train for long keep checkpoints.
 
@@ -236,7 +236,7 @@ def attempt(
   rows: dict[str, dict[str, Any]] = {}
   failed: dict[str, str] = {}
   for name in programs:
-    module, options = evaluators.PROGRAMS[name]
+    module, options = evaluators.PROGRAMS.get(name, (name, {}))
     if name in evaluators.RESUMABLE:
       options = options | {"folder": folder / module}
     try:
@@ -287,5 +287,5 @@ def need_labels(source: Source, program: str) -> None:
   if not source.num_classes:
     raise InputError(
       f"{source.name} has no labels and {program} needs them: "
-      "feature_stats works without"
+      f"{' and '.join(evaluators.WITHOUT_LABELS)} work without"
     )

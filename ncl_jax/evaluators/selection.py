@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from sklearn.decomposition import PCA
 
 from ncl_jax import checks, metrics
+from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import linear_probe, program
@@ -59,7 +60,7 @@ def evaluate(
     InputError: if data have no labels, or there are no k dimensions.
   """
   program.need_labels(source, "selection")
-  width = config.model.projector_out
+  width = config_lib.widths(config)["f"]
   keep = keep or max(1, width // 4)
   checks.whole("keep", keep, 1, width)
   transfer = config.eval.transfer if transfer is None else transfer
@@ -142,7 +143,7 @@ def curve(
     "ea_signed": _form(parts, "identity"),
     "ea_relu": _form(parts, "relu"),
   }
-  width = config.model.projector_out
+  width = config_lib.widths(config)["f"]
   orders = {name: _largest(_activation(x), width) for name, x in forms.items()}
   orders["random"] = np.random.default_rng([config.seed, 4]).permutation(width)
   return [

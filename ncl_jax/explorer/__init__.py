@@ -1,12 +1,13 @@
 """A page to look around in: dimensions, images, and from one to the other."""
 
+import html
 import os
 import pathlib
 
 from ncl_jax.explorer import page
 from ncl_jax.explorer.data import Exploration, Side
 
-__all__ = ["Exploration", "Side", "write"]
+__all__ = ["Exploration", "Side", "as_frame", "write"]
 
 
 def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
@@ -25,3 +26,20 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
   draft.write_text(page.as_html(exploration), encoding="utf-8")
   draft.replace(path)
   return path
+
+
+def as_frame(file: str | os.PathLike, height: int = 760) -> str:
+  """An explorer as a part of another page, such as a notebook: whole, not its address.
+
+  Args:
+    file: what `write` wrote.
+    height: of the frame, in pixels; it is as wide as there is room.
+
+  Returns:
+    HTML of one element, as large as the file.
+  """
+  text = html.escape(pathlib.Path(file).read_text(encoding="utf-8"))
+  style = f"width: 100%; height: {height}px; border: 1px solid #8888"
+  return (
+    f'<div><iframe title="explorer" style="{style}" srcdoc="{text}"></iframe></div>'
+  )

@@ -5,7 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const ARRAYS = { i2: Int16Array, i4: Int32Array, f4: Float32Array };
 const SCALE = 32767;
-const PAGE = 100;
+const PAGE = 60;
 const data = JSON.parse($("data").textContent);
 
 function bytes(base64) {
@@ -137,14 +137,16 @@ function read() {
 
 function go(view, item, replace) {
   const hash = `#${state.side}/${view}/${item}`;
-  if (hash === location.hash) return show();
-  if (!replace) {
-    location.hash = hash;
-    return undefined;
+  if (hash !== location.hash) {
+    // Whole, as a bare fragment would name the page around a frame. Where the browser
+    // keeps no address, the page works without.
+    const address = location.href.split("#")[0] + hash;
+    try {
+      history[replace ? "replaceState" : "pushState"](null, "", address);
+    } catch { /* so be it */ }
   }
-  history.replaceState(null, "", hash);
-  read();
-  return show();
+  Object.assign(state, { view, item });
+  show();
 }
 
 function flip() {
@@ -442,9 +444,19 @@ function show() {
 
 // ---- events
 
+// The page as it opens: the list, and beside it, where there is room, what is first.
+function start() {
+  const [first] = dimensions();
+  document.body.dataset.view = "list";
+  if (first === undefined) return;
+  Object.assign(state, { view: "dimension", item: first });
+  $("detail").replaceChildren(...dimension(first));
+  mark();
+}
+
 function arrive() {
   const before = state.side;
-  if (!read()) return;
+  if (!read()) return void start();
   if (before !== state.side) list();
   show();
 }
@@ -488,13 +500,6 @@ if (!known) state.sort = "expected";
 const told = read();
 list();
 if (told) show();
-else {
-  document.body.dataset.view = "list";
-  if (state.order.length) {
-    Object.assign(state, { view: "dimension", item: state.order[0] });
-    $("detail").replaceChildren(...dimension(state.item));
-    mark();
-  }
-}
+else start();
 fit();
 })();

@@ -5,7 +5,7 @@ import pathlib
 from ncl_jax import writer
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
-from ncl_jax.report import drawing, figures, figures_runs
+from ncl_jax.report import classifiers, drawing, figures, figures_runs
 from ncl_jax.report.comparison import Arm, Comparison
 
 
@@ -64,12 +64,16 @@ def draw(
     writer.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)
   ]
   results = [row[-1] if row else None for row in rows]
+  tested = {arm.label: [classifiers.points(arm.curve)] for arm in arms}
   with drawing.style():
     pictures = [
       *figures.draw(comparison),
       figures_runs.activations(comparison),
       figures_runs.maps(comparison, layers, method.config.seed),
       figures_runs.selection_curve(comparison, results),
+      classifiers.draw({source.name: tested})
+      if all(map(any, tested.values()))
+      else None,
     ]
   folder = pathlib.Path(out or method.path / "figures").expanduser().resolve()
   folder.mkdir(parents=True, exist_ok=True)

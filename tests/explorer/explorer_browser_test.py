@@ -62,6 +62,14 @@ def fill(page, selector, value):
   )
 
 
+def go_back(page, window="window"):
+  """As by the browser's button."""
+  page.run(
+    "new Promise((done) => { history.back();"
+    f" {window}.addEventListener('hashchange', () => done(), {{once: true}}); }})"
+  )
+
+
 def test_opens_on_the_most_active_dimension(page):
   _, _, sparse = example.codes()
   most = sparse.mean(axis=0).argmax()
@@ -156,11 +164,10 @@ def test_opens_an_image_and_goes_back(page):
   )
   parts = sparse[n] * sparse[int(near)]
   assert shared[0] == parts.argmax() and all(parts[d] > 0 for d in shared)
-  page.run(
-    "new Promise((done) => { history.back();"
-    " addEventListener('hashchange', () => done(), {once: true}); })"
-  )
+  go_back(page)
   assert page.text("#detail h2") == "NCL · dimension 2"
+  go_back(page)
+  assert page.text("#detail h2") == f"NCL · dimension {sparse.mean(axis=0).argmax()}"
 
 
 def test_an_empty_code(page, file):
@@ -218,6 +225,16 @@ def test_dark(page):
   assert sum(map(int, background.strip("rgb()").split(","))) < 150
 
 
+def test_narrow_window(page):
+  """As in a notebook: all columns fit."""
+  page.screen(1000, 760)
+  seen, whole = page.run(
+    "(() => { const list = document.getElementById('list');"
+    " return [list.clientWidth, list.scrollWidth]; })()"
+  )
+  assert whole <= seen
+
+
 def test_phone(page, file):
   page.screen(*PHONE)
   page.open(file.as_uri())
@@ -228,6 +245,9 @@ def test_phone(page, file):
   assert page.run("document.documentElement.scrollWidth") <= PHONE[0]
   page.click("#back")
   assert page.run(visible.format("list"))
+  page.click("tbody .link")
+  go_back(page)
+  assert page.run(visible.format("list")) and not page.run(visible.format("detail"))
   page.click("tbody .link")
 
 
@@ -246,21 +266,43 @@ def test_one_method_without_labels(page, tmp_path):
   assert "Why this code" in page.text("#detail")
 
 
-def test_reacts_at_once_to_many_dimensions(chromium, tmp_path):
-  """2,000 images and two sides of 512 dimensions; generous, as machines are busy."""
-  labels, dense, sparse = example.codes(2000, 512)
-  sides = explorer.Side("CL", dense), explorer.Side("NCL", sparse)
-  made = example.make(images=example.images(2000), labels=labels, sides=sides)
+def test_inside_another_page(chromium, file, tmp_path, screenshots):
+  """As in a notebook: the frame has no address of its own to go to."""
+  outer = tmp_path / "notebook.html"
+  outer.write_text(f"<!DOCTYPE html>{explorer.as_frame(file)}", "utf-8")
   chromium.errors.clear()
   chromium.screen(*WIDE)
-  chromium.open(explorer.write(tmp_path / "e.html", made).as_uri())
-  took = chromium.run(
-    "(() => { const start = performance.now(); document.querySelector("
-    "'[data-sort=active]').click(); document.body.offsetHeight;"
-    " return performance.now() - start; })()"
-  )
-  assert took < 3000
-  assert chromium.run("document.querySelectorAll('#entries tbody tr').length") == 100
-  chromium.click("#more")
-  assert chromium.run("document.querySelectorAll('#entries tbody tr').length") == 300
+  chromium.open(outer.as_uri())
+  frame = "document.querySelector('iframe').contentDocument"
+
+  def heading():
+    return chromium.run(f"{frame}.querySelector('#detail h2').textContent")
+
+  for selector in ("tr[data-dimension='2'] .link", "#detail .thumb", "#sides button"):
+    chromium.run(f"{frame}.querySelector({selector!r}).click()")
+  _, _, sparse = example.codes()
+  assert heading() == f"CL · image {sparse[:, 2].argmax()}"
+  chromium.screenshot(screenshots / "test_inside_another_page.png")
+  go_back(chromium, "document.querySelector('iframe').contentWindow")
+  assert heading() == "NCL · dimension 2"
+  assert chromium.run("location.href") == outer.as_uri()
+  assert chromium.errors == []
+
+
+def test_ten_thousand_images_are_looked_at_in_parts(chromium, tmp_path):
+  """Two sides of 256 dimensions; how fast it is, `benchmarks.explorer` tells."""
+  labels, dense, sparse = example.codes(10_000, 256)
+  sides = explorer.Side("CL", dense), explorer.Side("NCL", sparse)
+  made = example.make(images=example.images(10_000), labels=labels, sides=sides)
+  file = explorer.write(tmp_path / "e.html", made)
+  chromium.errors.clear()
+  chromium.screen(*WIDE)
+  chromium.open(file.as_uri())
+  rows = "document.querySelectorAll('#entries tbody tr').length"
+  first = chromium.run(rows)
+  for selector in ("[data-sort=active]", "tbody .link", "#detail .thumb", "#more"):
+    chromium.click(selector)
+  assert chromium.run(rows) == 3 * first == 180
+  chromium.key("c")
+  assert chromium.text("#detail h2").startswith("CL · image")
   assert chromium.errors == []

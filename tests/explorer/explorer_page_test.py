@@ -67,6 +67,17 @@ def test_nothing_is_loaded(parsed):
   assert "innerHTML" not in parsed.texts["script"]
 
 
+def test_a_frame_holds_the_whole_page(tmp_path):
+  file = explorer.write(tmp_path / "e.html", example.make())
+  found = []
+  parser = html.parser.HTMLParser()
+  parser.handle_starttag = lambda tag, attrs: found.append((tag, dict(attrs)))
+  parser.feed(explorer.as_frame(file, height=321))
+  assert [tag for tag, _ in found] == ["div", "iframe"]
+  assert found[1][1]["srcdoc"] == file.read_text("utf-8")
+  assert "height: 321px" in found[1][1]["style"]
+
+
 def test_arrays_come_back(parsed):
   content = json.loads(parsed.texts["data"])
   labels, dense, sparse = example.codes()

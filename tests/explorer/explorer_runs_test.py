@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -93,16 +94,21 @@ def test_runs_of_other_data_are_refused(workdir, tmp_path):
   assert not (other / "explorer.html").exists()
 
 
-def test_figures_of_two_runs_as_png_and_svg(workdir, tmp_path, monkeypatch):
+@pytest.mark.parametrize("tested", [False, True])
+def test_figures_of_two_runs_as_png_and_svg(workdir, tmp_path, monkeypatch, tested):
   compared = []
   monkeypatch.setattr(figures, "draw", lambda c: compared.append(c) or ())
   monkeypatch.setattr(figures_runs, "map_of", lambda x, seed: x[:, :2])
-  files = figure_runs.draw(workdir, workdir, tmp_path / "figures")
+  method, other = (
+    shutil.copytree(workdir, tmp_path / "pair" / name) for name in ("ncl", "other")
+  )
+  for path in (method, other):
+    with (path / "metrics.jsonl").open("a") as file:
+      file.write('{"step": 6, "test_top1": 0.5}\n' * tested)
+  files = figure_runs.draw(method, other, tmp_path / "figures")
+  names = ["activations", "maps", *["classifiers"] * tested]
   assert [file.name for file in files] == [
-    "activations.png",
-    "activations.svg",
-    "maps.png",
-    "maps.svg",
+    f"{name}.{form}" for name in names for form in ("png", "svg")
   ]
   assert all(file.stat().st_size > 5000 for file in files)
   (comparison,) = compared  # what the report's own figures are drawn from

@@ -1,0 +1,30 @@
+"""Names of classes: in which form they are compared, and in which order they stand."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+
+def same_form(name: str) -> str:
+  """A name in Unicode's composed form: a Mac writes é as two characters, Linux as one.
+
+  >>> same_form("e\\u0301") == "\\u00e9"
+  True
+  """
+  return unicodedata.normalize("NFC", name)
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+  """The names in the order of people: numbers in them count as numbers.
+
+  >>> ordered(["10", "b", "2", "1", "n2", "n10"])
+  ('1', '2', '10', 'b', 'n2', 'n10')
+  """
+  return tuple(sorted(set(names), key=_key))
+
+
+def _key(name: str) -> tuple[list[str | int], str]:
+  # Text and numbers alternate, so that like is compared with like; 1 and 01 are told
+  # apart by the name itself.
+  parts = re.split(r"([0-9]+)", name)
+  return [int(part) if i % 2 else part for i, part in enumerate(parts)], name

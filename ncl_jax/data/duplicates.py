@@ -1,0 +1,83 @@
+"""Image files that are copies of others: reported, because a test set must be new."""
+
+import functools
+import hashlib
+import multiprocessing.pool
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+# Every file is opened if another has its size: too long for more.
+MOST_FILES = 200_000
+
+_TAIL = 4096
+
+
+def copies(paths: Sequence[str]) -> list[list[str]]:
+  """Groups of files with the same bytes, each of two or more, in the order given.
+
+  Told apart by size, then by their last bytes; only what agrees in both is read whole.
+  Files that cannot be read are in no group. Of more than `MOST_FILES`, none is looked
+  at.
+
+  Args:
+    paths: of the files, each once.
+  """
+  if len(paths) > MOST_FILES:
+    return []
+  groups = [list(paths)]
+  with multiprocessing.pool.ThreadPool() as pool:
+    apply = functools.partial(pool.map, chunksize=64)
+    for tell in (os.path.getsize, _tail, _digest):
+      groups = [part for group in groups for part in _parts(group, tell, apply)]
+  return groups
+
+
+def describe(groups: Iterable[Sequence[str]], test: Iterable[str]) -> str:
+  """One sentence about copies, or an empty text where there are none.
+
+  Args:
+    groups: from `copies`.
+    test: the test files.
+  """
+  groups, tests = list(groups), set(test)
+  if not groups:
+    return ""
+  extra = sum(len(group) - 1 for group in groups)
+  leaks = sum(
+    sum(path in tests for path in group)
+    for group in groups
+    if any(path not in tests for path in group)
+  )
+  text = f"{extra} files are copies of others, such as {groups[0][1]} of {groups[0][0]}"
+  if leaks:
+    text += f"; {leaks} test images are training images too, which flatters accuracy"
+  return text
+
+
+def _parts(group, tell: Callable[[str], object], apply) -> list[list[str]]:
+  found: dict[object, list[str]] = defaultdict(list)
+
+  def told(path: str) -> object:
+    try:
+      return tell(path)
+    except OSError:
+      return None
+
+  for path, key in zip(group, apply(told, group), strict=True):
+    if key is not None:
+      found[key].append(path)
+  return [part for part in found.values() if len(part) > 1]
+
+
+def _tail(path: str) -> bytes:
+  with open(path, "rb") as file:
+    file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+    return file.read()
+
+
+def _digest(path: str) -> bytes:
+  if os.path.getsize(path) <= _TAIL:
+    return b""  # that was all of it
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,125 @@
+"""Cross entropy of features against class weights: CE, and with a map NCE."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.losses.similarities import product
+from ncl_jax.numerics import at_least_float32
+
+
+def scores(
+  features: jax.typing.ArrayLike,
+  prototypes: jax.typing.ArrayLike,
+  *,
+  bias: jax.typing.ArrayLike | None = None,
+  scale: jax.typing.ArrayLike = 1.0,
+) -> jax.Array:
+  """How well each example fits each class: `scale f_n . w_k + b_k`.
+
+  Args:
+    features: [N, D].
+    prototypes: [K, D], the classes' weights.
+    bias: [K]; None for none.
+    scale: factor of the products, above 0.
+
+  Returns:
+    [N, K], float32 (float64 if both are).
+
+  Raises:
+    InputError: shapes that do not fit, or a scale that is not a finite number above 0.
+
+  >>> scores(jnp.array([[1.0, 2.0]]), jnp.eye(2), scale=3.0).tolist()
+  [[3.0, 6.0]]
+  """
+  checks.positive("scale", scale)
+  (f_shape, w_shape) = jnp.shape(features), jnp.shape(prototypes)
+  if len(f_shape) != 2 or len(w_shape) != 2 or f_shape[1] != w_shape[1]:
+    raise InputError(
+      f"features {list(f_shape)} and prototypes {list(w_shape)}: they must be [N, D] "
+      "and [K, D]"
+    )
+  f, w = at_least_float32(jnp.asarray(features)), jnp.asarray(prototypes)
+  out = jnp.asarray(scale * product(f, w.T.astype(f.dtype), "highest"))
+  if bias is None:
+    return out
+  if jnp.shape(bias) != w_shape[:1]:
+    raise InputError(
+      f"bias has shape {list(jnp.shape(bias))}: it must be [K], K = {w_shape[0]}"
+    )
+  return out + jnp.asarray(bias)[None]
+
+
+def cross_entropy(
+  features: jax.typing.ArrayLike,
+  prototypes: jax.typing.ArrayLike,
+  labels: jax.typing.ArrayLike,
+  *,
+  bias: jax.typing.ArrayLike | None = None,
+  scale: jax.typing.ArrayLike = 1.0,
+  label_smoothing: float = 0.0,
+) -> jax.Array:
+  """Cross entropy of the classes' scores; NCE if both arguments have been mapped.
+
+  With `s_nk = scale f_n . w_k + b_k` and the target t_n, a one-hot row for a label:
+  `-sum_k t_nk log softmax(s_n)_k`. Non-negative cross entropy is the same with
+  `map(features)` and `map(prototypes)`, without a bias. Smoothed by e, the target is
+  `(1 - e) t + e / K`.
+
+  Args:
+    features: [N, D], not normalised.
+    prototypes: [K, D], the classes' weights.
+    labels: [N] int in [0, K), or -1 = unknown; or [N, K] the target's weights, not
+      negative; a row of zeros is unknown.
+    bias: [K]; None for none.
+    scale: factor of the products, above 0.
+    label_smoothing: e, in [0, 1).
+
+  Returns:
+    [N] in nats, float32 (float64 if the features are); 0 where the label is unknown:
+    divide a sum by the number that is known.
+
+  Raises:
+    InputError: shapes that do not fit, a setting out of range, or a label out of range,
+      named. Under `jax.jit`, where labels cannot be seen, such a one gives NaN.
+
+  Source: Wang et al. 2024 (arXiv:2403.12459), the supervised extension.
+
+  >>> w = jnp.array([[1.0, 0.0], [0.0, -1.0]])
+  >>> f = jnp.array([[0.0, 1.0]])
+  >>> print(cross_entropy(f, w, jnp.array([0]))[0].round(2))  # log(1 + e^-1)
+  0.31
+  >>> print(cross_entropy(f, jax.nn.relu(w), jnp.array([0]))[0].round(2))  # log 2
+  0.69
+  """
+  if not 0 <= label_smoothing < 1:
+    raise InputError(f"label_smoothing = {label_smoothing!r}: allowed is [0, 1)")
+  s = scores(features, prototypes, bias=bias, scale=scale)
+  target = _target(labels, *s.shape).astype(s.dtype)
+  mass = target.sum(-1, keepdims=True)
+  target = (1 - label_smoothing) * target + label_smoothing / s.shape[1] * mass
+  return -jnp.sum(target * jax.nn.log_softmax(s), axis=-1)
+
+
+def _target(labels: jax.typing.ArrayLike, n: int, classes: int) -> jax.Array:
+  """The target's weights [N, K]."""
+  if jnp.shape(labels) == (n, classes):
+    return jnp.asarray(labels)
+  if jnp.shape(labels) != (n,):
+    raise InputError(
+      f"labels have shape {list(jnp.shape(labels))}: they must be [{n}] or "
+      f"[{n}, {classes}]"
+    )
+  if not isinstance(labels, jax.core.Tracer):
+    seen = np.asarray(labels)
+    wrong = seen[(seen < -1) | (seen >= classes)]
+    if wrong.size:
+      raise InputError(
+        f"label {wrong[0]} is out of range: allowed are 0 to {classes - 1}, or -1 for "
+        "unknown"
+      )
+  labels = jnp.asarray(labels)
+  outside = (labels < -1) | (labels >= classes)
+  return jnp.where(outside[:, None], jnp.nan, jax.nn.one_hot(labels, classes))
