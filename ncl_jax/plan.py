@@ -65,10 +65,10 @@ class Plan:
     program: bytes of the program itself.
     limit: bytes that there are; None where unknown.
     too_large: the compiler's message where it gave up for want of memory.
-    views: of an image.
     model_flops: of the network's products, both passes, all devices.
     counted_flops: the compiler's count of a device's program, a loop's body once.
     collectives: by kind, see `hlo.collectives`.
+    views: of each image.
   """
 
   devices: int
@@ -82,10 +82,10 @@ class Plan:
   program: int = 0
   limit: int | None = None
   too_large: str = ""
-  views: int = 2
   model_flops: int = 0
   counted_flops: float = 0.0
   collectives: tuple[hlo.Collective, ...] = ()
+  views: int = 2
 
   @property
   def total(self) -> int:
