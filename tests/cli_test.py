@@ -105,7 +105,6 @@ def test_help_explains_itself(program):
     ("linear_probe", ["--workdir=W", "--epochs=5"], "--epochs: for --protocol=sgd"),
     ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
     ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
-    ("knn", ["--workdir=W", "--distributed"], "--distributed found no cluster here"),
   ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, says):
@@ -117,6 +116,13 @@ def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, sa
   assert "Traceback" not in err
   assert err.count("error:") == 1
   assert not place.exists()
+
+
+def test_no_cluster(tmp_path):
+  # In a process of its own: JAX looks for a cluster before it starts, or not at all.
+  done = run("knn", f"--workdir={tmp_path / 'work'}", "--distributed")
+  assert done.returncode == 2 and done.stderr.count("error:") == 1
+  assert "--distributed found no cluster here" in done.stderr
 
 
 def test_a_process_of_its_own_says_the_same():
