@@ -33,7 +33,10 @@ def get_config(argument: str = "ncl"):
 
   config.train.epochs = 5
   config.train.checkpoint_every_epochs = 5
-  config.optimizer.warmup_epochs = 1.0
+  # By LARS at the recipe's rate most of NCL's dimensions die in the first epoch.
+  config.optimizer.name = "adamw"
+  config.optimizer.learning_rate = 0.001
+  config.optimizer.warmup_epochs = 2.5
 
   config_lib.set_method(config, argument)
   return config
