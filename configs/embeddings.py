@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
   config.temperature = 0.05
   config.noise = 0.5
   config.dropout = 0.0
-  config.reconstruction = 100.0
+  config.reconstruction = 300.0
   config.epochs = 8
   config.batch_size = 256
   config.learning_rate = 3e-3

@@ -17,6 +17,7 @@ from ncl_jax.errors import InputError
 FIELDS = tuple(sorted(NonNegativeEncoder().get_params().keys() - {"sparse_output"}))
 K = 10
 QUERIES = 1000  # held out of the training at most, to be searched for
+ITEMS = 50_000  # searched at most
 SHARES = (1, 2, 4, 8)
 
 
@@ -64,7 +65,13 @@ def run(
       raise InputError(f"{name}: the name must end in {ending}")
   if out and pathlib.Path(out).expanduser().exists():
     raise InputError(f"{out} exists already: remove it or choose another name")
-  checks.whole("dims", dims, 0)
+  if dims and not out:
+    raise InputError(f"dims = {dims}, of the written codes: nothing is to be written")
+  if config is None:
+    made = NonNegativeEncoder.load(encoder)
+  else:
+    made = NonNegativeEncoder(**config.to_dict())
+  checks.whole("dims", dims, 0, made.n_components)
   arrays = _read(file, array)
   x = arrays[array]
   paired = x.ndim == 3 and x.shape[1] == 2
@@ -72,14 +79,20 @@ def run(
     raise InputError(
       f"{array} in {file} has shape {x.shape}; allowed: [N, E] or pairs [N, 2, E]"
     )
+  if config is None and x.shape[-1] != made.n_features_in_:
+    raise InputError(
+      f"{array} in {file} has {x.shape[-1]} columns: {encoder} takes "
+      f"{made.n_features_in_}"
+    )
   held = np.zeros(len(x), bool)
   count = min(QUERIES, len(x) // 10)
   held[np.random.default_rng(0).permutation(len(x))[:count]] = True
-  if config is None:
-    made = NonNegativeEncoder.load(encoder)
-  else:
-    made = NonNegativeEncoder(**config.to_dict())
-    _fit(made, x[~held], arrays, labels, held, file)
+  if config is not None:
+    try:
+      _fit(made, x[~held], arrays, labels, held, file)
+    except ValueError as error:
+      # Also scikit-learn's, whose first line says what is wrong.
+      raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
     made.save(encoder)
   made.set_params(sparse_output=True)
   rows = x.reshape(-1, x.shape[-1])
@@ -98,7 +111,7 @@ def table(
   Args:
     encoder: fitted.
     rows: [N, E] embeddings.
-    held: [N] which of them are queries; the others are searched.
+    held: [N] which of them are queries; the others are searched, the first `ITEMS`.
 
   Returns:
     For each length "dims"; "active", the mean number of dimensions that a code uses;
@@ -108,18 +121,19 @@ def table(
     nearest by codes, NaN without ten items and a query.
   """
   width = len(encoder.expected_activation_)
-  k = K if held.any() and np.sum(~held) >= K else 0
+  items = np.flatnonzero(~held)[:ITEMS]
+  k = K if held.any() and len(items) >= K else 0
   if k:
     centred = np.float32(rows - encoder.scaling_.mean)
     centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
-    true = nearest(centred[~held], centred[held], k)
+    true = nearest(centred[items], centred[held], k)
   found = []
   for dims in sorted({max(1, width // share) for share in SHARES}, reverse=True):
     codes = encoder.shorten(dims).transform(rows)
     used = np.diff(codes.indptr)
     share = np.nan
     if k:
-      share = recall(InvertedIndex(codes[~held]).nearest(codes[held], k), true)
+      share = recall(InvertedIndex(codes[items]).nearest(codes[held], k), true)
     found.append(
       {
         "dims": dims,
@@ -181,6 +195,12 @@ def _read(file: str, array: str) -> dict[str, np.ndarray]:
     )
   if arrays[array].dtype.kind not in "fiu":
     raise InputError(f"{array} in {path} is {arrays[array].dtype}; allowed: numbers")
+  bad = np.sum(~np.isfinite(arrays[array]))
+  if bad or not arrays[array].size:
+    raise InputError(
+      f"{array} in {path} {arrays[array].shape} has {bad} values that are NaN or "
+      "infinite; allowed: finite numbers, at least one"
+    )
   return arrays
 
 

@@ -6,7 +6,8 @@ import scipy.sparse
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 
-BLOCK = 256  # queries at a time
+# Similarities that are held at a time.
+_HELD = 2**24
 
 
 def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
@@ -24,8 +25,9 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
   [[1, 2]]
   """
   checks.whole("k", k, 1, len(items))
-  blocks = range(0, len(queries), BLOCK)
-  return np.concatenate([largest(queries[i : i + BLOCK] @ items.T, k) for i in blocks])
+  size = max(1, _HELD // len(items))
+  blocks = range(0, len(queries), size)
+  return np.concatenate([largest(queries[i : i + size] @ items.T, k) for i in blocks])
 
 
 class InvertedIndex:
@@ -59,17 +61,19 @@ class InvertedIndex:
       with the query: of the others none is nearer than another.
     """
     checks.whole("k", k, 1, self.items)
-    scores = scipy.sparse.csr_matrix(queries) @ self._lists
-    found = np.full((scores.shape[0], k), -1, np.int64)
-    for row, (begin, end) in enumerate(
-      zip(scores.indptr[:-1], scores.indptr[1:], strict=True)
-    ):
-      values, positions = scores.data[begin:end], scores.indices[begin:end]
-      if len(values) > k:
-        chosen = np.argpartition(-values, k - 1)[:k]
-        values, positions = values[chosen], positions[chosen]
-      order = np.lexsort((positions, -values))
-      found[row, : len(order)] = positions[order]
+    queries = scipy.sparse.csr_matrix(queries)
+    found = np.full((queries.shape[0], k), -1, np.int64)
+    size = max(1, _HELD // self.items)
+    for start in range(0, len(found), size):
+      scores = queries[start : start + size] @ self._lists
+      for row in range(scores.shape[0]):
+        part = slice(scores.indptr[row], scores.indptr[row + 1])
+        values, positions = scores.data[part], scores.indices[part]
+        if len(values) > k:
+          chosen = np.argpartition(-values, k - 1)[:k]
+          values, positions = values[chosen], positions[chosen]
+        order = np.lexsort((positions, -values))
+        found[start + row, : len(order)] = positions[order]
     return found
 
 
