@@ -276,9 +276,9 @@ def draw(rows: list[dict], file: str) -> None:
       if not own:
         continue
       points = [(row[unit_], row["recall"]) for row in own]
-      (line_,) = axis.plot(*zip(*sorted(points), strict=True), marker="o", label=method)
+      (drawn,) = axis.plot(*zip(*sorted(points), strict=True), marker="o", label=method)
       if method.startswith("NCL 1"):
-        line_.set(linestyle="--", alpha=0.6)
+        drawn.set(linestyle="--", alpha=0.6)
     axis.set_xscale("log")
     axis.set(xlabel=labels[unit_], ylim=(0, 1.02))
     axis.grid(alpha=0.3)

@@ -58,6 +58,8 @@ def test_the_table_says_what_codes_are_like(folder):
   codes = scipy.sparse.load_npz(folder / "codes.npz").toarray()
   held = np.random.default_rng(0).permutation(200)[:20]
   rest = np.setdiff1d(np.arange(200), held)
+  encoder = NonNegativeEncoder.load(folder / "e.safetensors")
+  np.testing.assert_allclose(encoder.scaling_.mean, x[rest].mean(0), atol=1e-6)
   found = []
   for rows in (x - x[rest].mean(0), codes):
     search = NearestNeighbors(n_neighbors=10, metric="cosine").fit(rows[rest])
