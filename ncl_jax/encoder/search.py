@@ -33,8 +33,8 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
 class InvertedIndex:
   """For each dimension the items that it is active in: a search looks at few items.
 
-  The order of the columns is what it is; the cost of a query is the number of items
-  that share an active dimension with it, counted with multiplicity.
+  A query costs as many products as there are active entries, over all items, in the
+  dimensions that it uses.
   """
 
   def __init__(self, codes: scipy.sparse.sparray | scipy.sparse.spmatrix):
@@ -42,6 +42,9 @@ class InvertedIndex:
 
     Args:
       codes: [N, D] sparse, non-negative.
+
+    Raises:
+      InputError: a dense array.
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
@@ -59,8 +62,12 @@ class InvertedIndex:
     Returns:
       [M, k] int64 positions, the best first; -1 where fewer items share a dimension
       with the query: of the others none is nearer than another.
+
+    Raises:
+      InputError: another k or width.
     """
     checks.whole("k", k, 1, self.items)
+    checks.same_width("queries", queries, "codes", self._lists.T)
     queries = scipy.sparse.csr_matrix(queries)
     found = np.full((queries.shape[0], k), -1, np.int64)
     size = max(1, _HELD // self.items)
