@@ -159,7 +159,6 @@ def encoded(flags, items, queries, true, active: int) -> list[dict]:
         "method": method,
         "bytes": ENTRY_BYTES * active,
         "recall": recall(index.nearest(asked, K), true),
-        "used": stored.nnz / len(items),
         "search": lambda index=index, asked=asked: index.nearest(asked, K),
       }
     )
