@@ -1,6 +1,6 @@
 """Search with sparse codes against PCA, truncation and product quantisation.
 
-  python -m benchmarks.codes --repeats=3 --json=codes.json --figure=codes.svg
+  python -m benchmarks.codes --repeats=5 --json=codes.json --figure=codes.svg
   python -m benchmarks.codes --tune
 
 Fashion-MNIST's pixels as 784-dimensional embeddings (Debian: dataset-fashion-mnist), or
@@ -270,12 +270,15 @@ def draw(rows: list[dict], file: str) -> None:
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
   labels = {"bytes": "bytes of an item", "ms": "CPU ms of a query, one thread"}
   for axis, unit_ in zip(axes, labels, strict=True):
-    for method in dict.fromkeys(row["method"] for row in rows):
+    for i, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
       own = [row for row in rows if row["method"] == method and unit_ in row]
       if not own:
         continue
       points = [(row[unit_], row["recall"]) for row in own]
-      (drawn,) = axis.plot(*zip(*sorted(points), strict=True), marker="o", label=method)
+      (drawn,) = axis.plot(
+        *zip(*sorted(points), strict=True), marker="o", color=f"C{i}"
+      )
+      drawn.set_label(method)
       if method.startswith("NCL 1"):
         drawn.set(linestyle="--", alpha=0.6)
     axis.set_xscale("log")
