@@ -21,7 +21,7 @@ def folder(tmp_path_factory, quick_to_compile):
   x = rng.normal(size=(200, 5)).astype(np.float32)
   labels = rng.integers(0, 3, 200)
   np.savez(
-    folder / "x.npz", embeddings=x, labels=labels, pairs=x[:50, None] + [[[0]] * 2]
+    folder / "x.npz", embeddings=x, labels=labels, pairs=x[:100].reshape(50, 2, 5)
   )
   np.save(folder / "x.npy", x)
   np.save(folder / "wide.npy", np.ones((20, 6)))
@@ -97,7 +97,17 @@ def test_an_encoder_is_used_again_shortened_and_dense(folder):
   ("positives", "array", "rows"),
   [("labels", "embeddings", 200), ("pairs", "pairs", 100)],
 )
-def test_labels_and_pairs_come_from_the_file(folder, tmp_path, positives, array, rows):
+def test_labels_and_pairs_come_from_the_file(
+  folder, tmp_path, monkeypatch, positives, array, rows
+):
+  """What reaches the encoder, without the rows that are held out."""
+  seen, fit = {}, NonNegativeEncoder.fit
+
+  def spy(self, X, y=None, *, pairs=None):
+    seen.update(X=X, y=y, pairs=pairs)
+    return fit(self, X, y, pairs=pairs)
+
+  monkeypatch.setattr(NonNegativeEncoder, "fit", spy)
   code, _, err = call(
     "encode",
     f"--config={CONFIG}",
@@ -107,9 +117,19 @@ def test_labels_and_pairs_come_from_the_file(folder, tmp_path, positives, array,
     f"--encoder={tmp_path / 'e.safetensors'}",
     f"--out={tmp_path / 'codes.npz'}",
     *(f"--config.{setting}" for setting in SMALL),
+    "--config.epochs=0",
   )
   assert code == 0, err
   assert scipy.sparse.load_npz(tmp_path / "codes.npz").shape == (rows, 16)
+  with np.load(folder / "x.npz") as file:
+    x, labels = file[array], file["labels"]
+  rest = np.sort(np.random.default_rng(0).permutation(len(x))[len(x) // 10 :])
+  if positives == "labels":
+    np.testing.assert_array_equal(seen["X"], x[rest])
+    np.testing.assert_array_equal(seen["y"], labels[rest])
+  else:
+    np.testing.assert_array_equal(seen["X"], x[rest, 0])
+    np.testing.assert_array_equal(seen["pairs"], x[rest, 1])
 
 
 @pytest.mark.parametrize(
