@@ -249,7 +249,7 @@ def train(
     order = rows[: steps * batch_size].reshape(steps, batch_size).astype(np.int32)
     first = jnp.int32(number * steps)
     state, values = epoch(state, keys[1], first, on_device, order, recipe)
-    curve.append(float(values.mean()))
+    curve.append(float(np.mean(values)))
     if not np.isfinite(curve[-1]):
       raise FloatingPointError(
         f"the loss is {curve[-1]} in epoch {number + 1}: a lower learning rate or a "
