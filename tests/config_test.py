@@ -11,8 +11,10 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
-# `latent` is of no training run.
-CONFIGS = sorted({path.stem for path in (ROOT / "configs").glob("*.py")} - {"latent"})
+# `latent` and `embeddings` are of no training run of images.
+CONFIGS = sorted(
+  {path.stem for path in (ROOT / "configs").glob("*.py")} - {"latent", "embeddings"}
+)
 
 
 def load(name):

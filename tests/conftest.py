@@ -37,6 +37,14 @@ def two_blocks():
     yield
 
 
+@pytest.fixture(scope="module")
+def quick_to_compile():
+  """For programs that run for milliseconds: their compilation is the whole cost."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def x64():
   """Float64 for one test."""

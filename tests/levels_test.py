@@ -40,6 +40,7 @@ LEVELS = {
   "cli": 3,
   "show_views": 4,
   "features": 3,
+  "encoder": 3,
   "feed": 3,
   "accuracy": 4,
   "classifier": 4,

@@ -1,0 +1,27 @@
+"""An encoder of frozen embeddings, for `launch.encode`.
+
+Not a training config of images: the fields are `NonNegativeEncoder`'s, explained there.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """The settings."""
+  config = ConfigDict()
+  config.n_components = 1024
+  config.n_active = 32
+  config.hidden = 0
+  config.map = "rep_relu"
+  config.positives = "views"  # or "pairs", "labels"
+  # As chosen in benchmarks/codes.py, so that neighbours stay.
+  config.temperature = 0.05
+  config.noise = 0.5
+  config.dropout = 0.0
+  config.reconstruction = 300.0
+  config.epochs = 8
+  config.batch_size = 256
+  config.learning_rate = 3e-3
+  config.weight_decay = 1e-4
+  config.random_state = 0
+  return config.lock()

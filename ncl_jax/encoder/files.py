@@ -1,0 +1,85 @@
+"""A fitted encoder as one file of tensors and settings, and back."""
+
+import json
+import pathlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import safetensors
+from flax import traverse_util
+
+from ncl_jax import interop
+from ncl_jax.encoder.scaling import Scaling
+from ncl_jax.errors import InputError
+
+if TYPE_CHECKING:
+  from ncl_jax.encoder.estimator import NonNegativeEncoder
+
+ENDING = ".safetensors"
+_FORMAT = "ncl_jax.NonNegativeEncoder 1"
+_ARRAYS = ("loss_curve_", "expected_activation_")
+
+
+def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
+  """Writes the file, whole or not at all.
+
+  Args:
+    encoder: fitted.
+    path: a new file, NAME.safetensors.
+
+  Raises:
+    InputError: if there is one already, or the name ends otherwise.
+  """
+  _check_name(path)
+  settings = encoder.get_params()
+  if not isinstance(settings["random_state"], int | np.integer):
+    settings["random_state"] = None  # a generator: its state is no setting
+  header = {
+    "format": _FORMAT,
+    # numpy's numbers are as good as Python's.
+    "settings": json.dumps(settings, default=lambda number: number.item()),
+  }
+  if hasattr(encoder, "feature_names_in_"):
+    header["names"] = json.dumps(encoder.feature_names_in_.tolist())
+  tensors = {name: getattr(encoder, name) for name in _ARRAYS}
+  tensors |= {f"scaling.{k}": np.asarray(v) for k, v in vars(encoder.scaling_).items()}
+  network = traverse_util.flatten_dict(encoder.params_, sep=".")
+  tensors |= {f"projector.{name}": tensor for name, tensor in network.items()}
+  content = interop.tensors_to_bytes(tensors, header)
+  interop.publish(path, lambda file: file.write(content))
+
+
+def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
+  """Reads what `save` wrote; nothing in the file is executed.
+
+  Args:
+    kind: the class.
+    path: of the file.
+
+  Returns:
+    A fitted encoder that gives the same codes.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    InputError: if it is another kind of file.
+  """
+  _check_name(path)
+  tensors = interop.read(path)
+  with safetensors.safe_open(pathlib.Path(path).expanduser(), "numpy") as file:
+    header = file.metadata() or {}
+  if header.get("format") != _FORMAT:
+    raise InputError(f"{path} was not written by NonNegativeEncoder.save")
+  encoder = kind(**json.loads(header["settings"]))
+  for name in _ARRAYS:
+    setattr(encoder, name, tensors.pop(name))
+  tree = traverse_util.unflatten_dict(tensors, sep=".")
+  encoder.scaling_, encoder.params_ = Scaling(**tree["scaling"]), tree["projector"]
+  encoder.n_features_in_ = len(encoder.scaling_.mean)
+  if "names" in header:
+    encoder.feature_names_in_ = np.asarray(json.loads(header["names"]), object)
+  return encoder
+
+
+def _check_name(path: str | pathlib.Path) -> None:
+  if pathlib.Path(path).suffix != ENDING:
+    raise InputError(f"{path}: the name of an encoder's file ends in {ENDING}")

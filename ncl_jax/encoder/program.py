@@ -1,0 +1,214 @@
+"""What `launch.encode` does: embeddings in, codes out, and a table of them."""
+
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from ml_collections import ConfigDict
+
+from ncl_jax import checks, interop
+from ncl_jax.encoder.estimator import NonNegativeEncoder
+from ncl_jax.encoder.search import InvertedIndex, nearest, recall
+from ncl_jax.errors import InputError
+
+# The settings of configs/embeddings.py; which form codes have is for the flags.
+FIELDS = tuple(sorted(NonNegativeEncoder().get_params().keys() - {"sparse_output"}))
+K = 10
+QUERIES = 1000  # held out of the training at most, to be searched for
+ITEMS = 50_000  # searched at most
+SHARES = (1, 2, 4, 8)
+
+
+def run(
+  config: ConfigDict | None,
+  file: str,
+  encoder: str,
+  out: str = "",
+  *,
+  array: str = "embeddings",
+  labels: str = "labels",
+  dims: int = 0,
+  dense: bool = False,
+) -> list[dict[str, Any]]:
+  """Fits an encoder, or loads one, and encodes a file's embeddings.
+
+  Args:
+    config: settings of a new encoder, see `FIELDS`; None: it is there already.
+    file: FILE.npy or FILE.npz, also written `arrays:FILE.npz`.
+    encoder: its file, NAME.safetensors.
+    out: FILE.npz for the codes; "" = none.
+    array: of an .npz: the embeddings [N, E], or pairs [N, 2, E] of positives.
+    labels: of an .npz: labels [N], used where positives are "labels".
+    dims: dimensions of the written codes; 0 = all.
+    dense: write an array `codes` and not a matrix for `scipy.sparse.load_npz`.
+
+  Returns:
+    The rows of `table`.
+
+  Raises:
+    InputError: for anything that is not as it should be, before any training.
+    FileNotFoundError: if a file is missing.
+  """
+  if config is not None:
+    unknown = sorted(set(config) ^ set(FIELDS))
+    if unknown:
+      raise InputError(f"the config has other fields than an encoder: {unknown}")
+    if pathlib.Path(encoder).expanduser().exists():
+      raise InputError(
+        f"{encoder} exists already: without --config it is used; to train another, "
+        "choose another name"
+      )
+  for name, ending in ((encoder, ".safetensors"), *([(out, ".npz")] if out else [])):
+    if not name.endswith(ending):
+      raise InputError(f"{name}: the name must end in {ending}")
+  if out and pathlib.Path(out).expanduser().exists():
+    raise InputError(f"{out} exists already: remove it or choose another name")
+  if dims and not out:
+    raise InputError(f"dims = {dims}, of the written codes: nothing is to be written")
+  if config is None:
+    made = NonNegativeEncoder.load(encoder)
+  else:
+    made = NonNegativeEncoder(**config.to_dict())
+  checks.whole("dims", dims, 0, made.n_components)
+  arrays = _read(file, array)
+  x = arrays[array]
+  paired = x.ndim == 3 and x.shape[1] == 2
+  if x.ndim != 2 and not paired:
+    raise InputError(
+      f"{array} in {file} has shape {x.shape}; allowed: [N, E] or pairs [N, 2, E]"
+    )
+  if config is None and x.shape[-1] != made.n_features_in_:
+    raise InputError(
+      f"{array} in {file} has {x.shape[-1]} columns: {encoder} takes "
+      f"{made.n_features_in_}"
+    )
+  held = np.zeros(len(x), bool)
+  count = min(QUERIES, len(x) // 10)
+  held[np.random.default_rng(0).permutation(len(x))[:count]] = True
+  if config is not None:
+    try:
+      _fit(made, x[~held], arrays, labels, held, file)
+    except ValueError as error:
+      # Also scikit-learn's, whose first line says what is wrong.
+      raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
+    made.save(encoder)
+  made.set_params(sparse_output=True)
+  rows = x.reshape(-1, x.shape[-1])
+  held = np.repeat(held, 2) if paired else held
+  found = table(made, rows, held)
+  if out:
+    _write(out, made.shorten(dims) if dims else made, rows, dense)
+  return found
+
+
+def table(
+  encoder: NonNegativeEncoder, rows: np.ndarray, held: np.ndarray
+) -> list[dict[str, Any]]:
+  """What codes are like: whole and shortened to a half, a quarter and an eighth.
+
+  Args:
+    encoder: fitted.
+    rows: [N, E] embeddings.
+    held: [N] which of them are queries; the others are searched, the first `ITEMS`.
+
+  Returns:
+    For each length "dims"; "active", the mean number of dimensions that a code uses;
+    "most", the largest; "live", dimensions that any code uses; "empty", codes without
+    any; "bytes" of an item, as stored (index and value of 4 each); and "recall", the
+    share of the ten nearest by cosine of the centred embeddings that are among the ten
+    nearest by codes, NaN without ten items and a query.
+  """
+  width = len(encoder.expected_activation_)
+  items = np.flatnonzero(~held)[:ITEMS]
+  k = K if held.any() and len(items) >= K else 0
+  if k:
+    centred = np.float32(rows - encoder.scaling_.mean)
+    centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
+    true = nearest(centred[items], centred[held], k)
+  found = []
+  for dims in sorted({max(1, width // share) for share in SHARES}, reverse=True):
+    codes = encoder.shorten(dims).transform(rows)
+    used = np.diff(codes.indptr)
+    share = np.nan
+    if k:
+      share = recall(InvertedIndex(codes[items]).nearest(codes[held], k), true)
+    found.append(
+      {
+        "dims": dims,
+        "active": float(used.mean()),
+        "most": int(used.max()),
+        "live": len(np.unique(codes.indices)),
+        "empty": int(np.sum(used == 0)),
+        "bytes": 8 * float(used.mean()),
+        f"recall@{K}": share,
+      }
+    )
+  return found
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+  """The table as lines."""
+  cells = [list(rows[0])]
+  for row in rows:
+    cells.append([f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()])
+  return "\n".join("".join(f"{cell:>10}" for cell in line) for line in cells)
+
+
+def _fit(made, x, arrays, labels, held, file) -> None:
+  settings = {}
+  paired = x.ndim == 3
+  if paired != (made.positives == "pairs"):
+    shape = "pairs [N, 2, E]" if paired else "embeddings [N, E]"
+    raise InputError(f"positives = {made.positives!r}, and {file} holds {shape}")
+  if made.positives == "labels":
+    if labels not in arrays:
+      raise InputError(
+        f"positives = 'labels', and {file} has no array {labels!r} but "
+        f"{', '.join(arrays)}"
+      )
+    if len(arrays[labels]) != len(held):
+      raise InputError(
+        f"{file}: {len(arrays[labels])} {labels} for {len(held)} embeddings"
+      )
+    settings["y"] = arrays[labels][~held]
+  if paired:
+    settings["pairs"] = x[:, 1]
+    x = x[:, 0]
+  made.fit(x, **settings)
+
+
+def _read(file: str, array: str) -> dict[str, np.ndarray]:
+  """The arrays of a file; of an .npy its one, under the name asked for."""
+  path = pathlib.Path(file.removeprefix("arrays:")).expanduser()
+  if not path.is_file():
+    raise FileNotFoundError(f"{path}: there is no such file")
+  try:
+    opened = np.load(path, allow_pickle=False)
+    arrays = {array: opened} if isinstance(opened, np.ndarray) else dict(opened)
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise InputError(f"{path} is no .npy or .npz file of numbers: {error}") from error
+  if array not in arrays:
+    raise InputError(
+      f"{path} has no array {array!r} but {', '.join(arrays)}: choose by --array"
+    )
+  if arrays[array].dtype.kind not in "fiu":
+    raise InputError(f"{array} in {path} is {arrays[array].dtype}; allowed: numbers")
+  bad = np.sum(~np.isfinite(arrays[array]))
+  if bad or not arrays[array].size:
+    raise InputError(
+      f"{array} in {path} {arrays[array].shape} has {bad} values that are NaN or "
+      "infinite; allowed: finite numbers, at least one"
+    )
+  return arrays
+
+
+def _write(
+  out: str, encoder: NonNegativeEncoder, rows: np.ndarray, dense: bool
+) -> None:
+  codes = encoder.transform(rows)
+  if dense:
+    interop.publish(out, lambda file: np.savez(file, codes=codes.toarray()))
+  else:
+    interop.publish(out, lambda file: scipy.sparse.save_npz(file, codes))

@@ -1,0 +1,266 @@
+"""Trains a projector on fixed embeddings: views, codes, loss, one program an epoch."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ncl_jax import losses, models, nonneg, numerics, optimizers
+from ncl_jax.layers import Linear
+
+Array = jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """From an embedding to its code; hashable, so a static argument of a program.
+
+  Attributes:
+    out: D, dimensions of a code.
+    hidden: width of a hidden layer; 0 = the projector is linear.
+    active: most dimensions that a code may use; 0 = all.
+    map_name: see `nonneg.NAMES`.
+  """
+
+  out: int
+  hidden: int
+  active: int
+  map_name: str
+
+  @property
+  def projector(self) -> models.Projector | Linear:
+    """The layers from embeddings to z."""
+    return models.Projector(self.hidden, self.out) if self.hidden else Linear(self.out)
+
+  def codes(self, params: Any, x: Array) -> Array:
+    """[.., E] -> [.., D]."""
+    z = jnp.asarray(self.projector.apply({"params": params}, x))
+    return code(z, self.map_name, self.active)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """What training depends on; hashable, too.
+
+  Attributes:
+    network: what is trained.
+    temperature: of the loss.
+    noise: standard deviation of a view's noise, in those of the columns.
+    dropout: share of the columns that a view loses.
+    reconstruction: weight of that term; 0 = none, and no decoder.
+    learning_rate: of AdamW, the highest of its schedule.
+    weight_decay: of AdamW.
+    steps: updates in all.
+    labelled: positives are the rows of the same label.
+  """
+
+  network: Network
+  temperature: float
+  noise: float
+  dropout: float
+  reconstruction: float
+  learning_rate: float
+  weight_decay: float
+  steps: int
+  labelled: bool
+
+  @property
+  def optimizer(self) -> optax.GradientTransformation:
+    """AdamW: a tenth of the steps up, then a cosine down to 0."""
+    schedule = optimizers.warmup_cosine(
+      self.learning_rate,
+      warmup_steps=self.steps // 10,
+      total_steps=max(1, self.steps),
+      start=0.0,
+    )
+    return optimizers.adamw(schedule, weight_decay=self.weight_decay)
+
+
+def code(z: Array, map_name: str, active: int) -> Array:
+  """`f = g / |g|`, g = the map of z, of which the `active` largest entries are kept.
+
+  Args:
+    z: [.., D] projector outputs.
+    map_name: see `nonneg.NAMES`.
+    active: entries kept, of equals the first; 0 or D and more = all.
+
+  Returns:
+    [.., D], rows of unit length, or zero where the map left nothing.
+
+  >>> code(jnp.array([[4.0, 1.0, 3.0, -9.0]]), "relu", 2).round(1).tolist()
+  [[0.800000011920929, 0.0, 0.6000000238418579, 0.0]]
+  """
+  f = nonneg.apply_map(z, map_name)
+  if 0 < active < f.shape[-1]:
+    rows = f.reshape(-1, f.shape[-1])
+    values, columns = jax.lax.top_k(rows, active)
+    # By place and not by value: equals at the edge would make a code too long.
+    number = jnp.arange(len(rows))[:, None]
+    f = jnp.zeros_like(rows).at[number, columns].set(values).reshape(f.shape)
+  return numerics.l2_normalize(f)
+
+
+def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
+  """Random views: columns dropped, the others scaled up for it, and noise.
+
+  Args:
+    key: random key.
+    x: [N, V, E] centred embeddings.
+    deviation: [E] standard deviation of each column.
+    recipe: `noise` and `dropout` are used.
+
+  Returns:
+    [N, V, E].
+  """
+  kept, noisy = jax.random.split(key)
+  if recipe.dropout:
+    keep = jax.random.bernoulli(kept, 1 - recipe.dropout, x.shape)
+    x = jnp.where(keep, x / (1 - recipe.dropout), 0)
+  if recipe.noise:
+    scale = recipe.noise * deviation[None, None]
+    x = x + scale * jax.random.normal(noisy, x.shape, x.dtype)
+  return x
+
+
+def loss(params: Any, key: Array, batch: dict[str, Array], recipe: Recipe) -> Array:
+  """NT-Xent of the codes of two views, and the weighted reconstruction error.
+
+  The latter is `mean |u - f W - b|^2`, u the clean embedding at unit length: 1 says
+  that the decoder knows nothing, so a weight of 1 is of the size of the loss.
+
+  Args:
+    params: {"projector"} and, with a reconstruction, {"decoder"}.
+    key: of the views.
+    batch: "x" [N, 2, E], "deviation" [E], and "labels" [N] if they are used.
+    recipe: the settings.
+
+  Returns:
+    [].
+  """
+  x = batch["x"]
+  seen = views(key, x, batch["deviation"], recipe)
+  f = recipe.network.codes(params["projector"], seen)
+  if recipe.labelled:
+    rows = losses.sup_con(f, batch["labels"], temperature=recipe.temperature)
+  else:
+    rows = losses.nt_xent(f, temperature=recipe.temperature)
+  value = rows.mean()
+  if recipe.reconstruction:
+    decoder = Linear(x.shape[-1])
+    decoded = jnp.asarray(decoder.apply({"params": params["decoder"]}, f))
+    error = jnp.sum((numerics.l2_normalize(x) - decoded) ** 2, axis=-1)
+    value += recipe.reconstruction * error.mean()
+  return value
+
+
+@jax.jit(static_argnums=(1, 2))
+def start(key: Array, width: int, recipe: Recipe) -> tuple[Any, Any]:
+  """Parameters and the optimiser's state before the first step.
+
+  Args:
+    key: random key.
+    width: E.
+    recipe: the settings.
+  """
+  keys = jax.random.split(key)
+  params = {"projector": recipe.network.projector.init(keys[0], jnp.zeros((1, width)))}
+  if recipe.reconstruction:
+    params["decoder"] = Linear(width).init(keys[1], jnp.zeros((1, recipe.network.out)))
+  params = {name: part["params"] for name, part in params.items()}
+  return params, recipe.optimizer.init(params)
+
+
+@jax.jit(static_argnums=5, donate_argnums=0)
+def epoch(
+  state: Any,
+  key: Array,
+  first: Array,
+  data: dict[str, Array],
+  order: Array,
+  recipe: Recipe,
+) -> tuple[Any, Array]:
+  """An update for each row of `order`.
+
+  Args:
+    state: from `start` or an earlier epoch; donated.
+    key: of the whole training.
+    first: [] updates done before.
+    data: "x" [N, E], "deviation" [E]; "other" [N, E], where pairs are given, and
+      "labels" [N], where they are used.
+    order: [steps, batch] rows of the data.
+    recipe: the settings.
+
+  Returns:
+    (state, losses [steps]).
+  """
+
+  def step(carry, rows):
+    (params, opt_state), done = carry
+    one = data["x"][rows]
+    other = data["other"][rows] if "other" in data else one
+    batch = {"x": jnp.stack([one, other], 1), "deviation": data["deviation"]}
+    if recipe.labelled:
+      batch["labels"] = data["labels"][rows]
+    value, gradients = jax.value_and_grad(loss)(
+      params, jax.random.fold_in(key, done), batch, recipe
+    )
+    updates, opt_state = recipe.optimizer.update(gradients, opt_state, params)
+    return ((optax.apply_updates(params, updates), opt_state), done + 1), value
+
+  # Dense layers alone: what makes loops slow on a CPU are convolutions' gradients.
+  (state, _), values = jax.lax.scan(step, (state, first), order)
+  return state, values
+
+
+def train(
+  data: dict[str, np.ndarray],
+  recipe: Recipe,
+  *,
+  epochs: int,
+  batch_size: int,
+  seed: int,
+) -> tuple[Any, np.ndarray]:
+  """Trains from the beginning to the end.
+
+  Args:
+    data: as in `epoch`, on the host.
+    recipe: the settings.
+    epochs: passes over the rows; what is left of one after whole batches is dropped.
+    batch_size: rows in a batch.
+    seed: of initialisation, order and views.
+
+  Returns:
+    (the projector's parameters as numpy arrays, mean loss of each epoch).
+
+  Raises:
+    FloatingPointError: if the loss stops being finite.
+  """
+  keys = jax.random.split(jax.random.key(seed))
+  count, width = data["x"].shape
+  state = start(keys[0], width, recipe)
+  on_device = jax.device_put(data)
+  steps = count // batch_size
+  curve = []
+  for number in range(epochs):
+    rows = np.random.default_rng([seed, number]).permutation(count)
+    order = rows[: steps * batch_size].reshape(steps, batch_size).astype(np.int32)
+    first = jnp.int32(number * steps)
+    state, values = epoch(state, keys[1], first, on_device, order, recipe)
+    curve.append(float(np.mean(values)))
+    if not np.isfinite(curve[-1]):
+      raise FloatingPointError(
+        f"the loss is {curve[-1]} in epoch {number + 1}: a lower learning rate or a "
+        "higher temperature usually helps"
+      )
+  return jax.device_get(state[0]["projector"]), np.asarray(curve)
+
+
+@jax.jit(static_argnums=2)
+def encode(params: Any, x: Array, network: Network) -> Array:
+  """Codes [N, D] of centred embeddings [N, E], with a trained projector."""
+  # An accelerator would otherwise multiply in lower precision, and neighbours change.
+  with jax.default_matmul_precision("float32"):
+    return network.codes(params, x)

@@ -1,0 +1,355 @@
+"""NonNegativeEncoder: scikit-learn's checks, formulas, what it learns, its files."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import load_digits
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+from sklearn.utils.estimator_checks import check_estimator
+
+from ncl_jax.encoder import (
+  InvertedIndex,
+  NonNegativeEncoder,
+  nearest,
+  recall,
+  training,
+)
+from ncl_jax.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+
+@pytest.fixture(scope="module")
+def x():
+  """[300, 6], of which column 2 is constant and column 4 far from 0."""
+  x = np.random.default_rng(0).normal(size=(300, 6))
+  x[:, 2] = 0.1
+  x[:, 4] += 1000
+  return x
+
+
+@pytest.fixture(scope="module")
+def fitted(x, quick_to_compile):
+  settings = {"n_active": 3, "epochs": 2, "batch_size": 64, "random_state": 0}
+  return NonNegativeEncoder(16, **settings).fit(x)
+
+
+def test_scikit_learns_checks_pass():
+  results = check_estimator(
+    NonNegativeEncoder(8, epochs=1, batch_size=16), on_fail=None, on_skip=None
+  )
+  by_status = collections.defaultdict(set)
+  for result in results:
+    by_status[result["status"]].add(result["check_name"])
+  assert len(by_status.pop("passed")) > 40
+  # Needs an environment variable that must be set before scipy is imported.
+  assert by_status == {"skipped": {"check_array_api_input"}}
+
+
+def test_codes_keep_the_largest_also_where_equals_compete():
+  z = np.random.default_rng(1).integers(-3, 4, (50, 7)).astype(np.float32)
+  f = np.asarray(jax.jit(training.code, static_argnums=(1, 2))(z, "relu", 3))
+  for row, code in zip(z, f, strict=True):
+    kept = sorted(range(7), key=lambda d: (-max(row[d], 0), d))[:3]
+    expected = np.zeros(7)
+    expected[kept] = np.maximum(row[kept], 0)
+    norm = np.sqrt(np.sum(expected**2)) or 1
+    np.testing.assert_allclose(code, expected / norm, atol=1e-6)
+  assert np.sum(f > 0, axis=1).max() == 3
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_the_loss_is_its_formula(labelled):
+  rng = np.random.default_rng(2)
+  n, e, d, t, weight = 5, 4, 6, 0.3, 0.7
+  x, kernel, bias = (
+    rng.normal(size=(n, 2, e)),
+    rng.normal(size=(e, d)),
+    rng.normal(size=d),
+  )
+  back, shift = rng.normal(size=(d, e)), rng.normal(size=e)
+  labels = np.array([0, 1, 0, -1, -1])
+  recipe = training.Recipe(
+    network=training.Network(d, 0, 2, "relu"),
+    temperature=t,
+    noise=0.0,
+    dropout=0.0,
+    reconstruction=weight,
+    learning_rate=1e-3,
+    weight_decay=0.0,
+    steps=1,
+    labelled=labelled,
+  )
+  params = {
+    "projector": {"kernel": kernel, "bias": bias},
+    "decoder": {"kernel": back, "bias": shift},
+  }
+  batch = {"x": x, "deviation": np.ones(e), "labels": labels}
+  params, batch = jax.tree.map(jnp.float32, (params, batch))
+  batch["labels"] = labels
+  value = jax.jit(training.loss, static_argnums=3)(
+    params, jax.random.key(0), batch, recipe
+  )
+
+  f = np.maximum(x.reshape(2 * n, e) @ kernel + bias, 0)
+  for row in f:
+    row[np.argsort(-row, kind="stable")[2:]] = 0
+    row /= np.sqrt(np.sum(row**2)) or 1
+  total = 0.0
+  for i in range(2 * n):
+    s = {j: f[i] @ f[j] / t for j in range(2 * n) if j != i}
+    own = labels[i // 2]
+    same = [j for j in s if j == i ^ 1 or (labelled and own == labels[j // 2] != -1)]
+    total += np.log(sum(np.exp(v) for v in s.values()))
+    total -= np.mean([s[j] for j in same])
+    u = x.reshape(2 * n, e)[i]
+    error = u / np.linalg.norm(u) - f[i] @ back - shift
+    total += weight * np.sum(error**2)
+  np.testing.assert_allclose(value, total / (2 * n), rtol=1e-5)
+
+
+def test_views_lose_columns_and_gain_noise_in_their_measure():
+  recipe = training.Recipe(
+    training.Network(2, 0, 0, "relu"), 0.2, 0.5, 0.25, 0.0, 1e-3, 0.0, 1, False
+  )
+  x = jnp.full((20_000, 2, 3), 2.0)
+  deviation = jnp.array([0.0, 1.0, 3.0])
+  made = jax.jit(training.views, static_argnums=3)
+  v = np.asarray(made(jax.random.key(0), x, deviation, recipe))
+  # A column without deviation is dropped or scaled, and never noisy.
+  assert set(np.round(np.unique(v[..., 0]), 4)) == {0, np.float32(2.6667)}
+  assert abs(np.mean(v[..., 0] == 0) - 0.25) < 0.01
+  np.testing.assert_allclose(v.mean((0, 1)), 2, atol=0.03)
+  variance = 4 * 0.25 / 0.75 + (0.5 * np.array([0, 1, 3])) ** 2
+  np.testing.assert_allclose(v.var((0, 1)), variance, rtol=0.03)
+  assert abs(np.corrcoef(v[:, 0, 1], v[:, 1, 1])[0, 1]) < 0.02
+
+
+def test_transform_is_its_formula(x, fitted):
+  """In numpy and float64, from the raw embeddings."""
+  live = x.std(0) > 1e-9
+  centred = (x - x.mean(0)) * live / np.sqrt(np.mean(x[:, live].var(0)))
+  f = np.maximum(centred @ fitted.params_["kernel"] + fitted.params_["bias"], 0)
+  f[np.arange(len(f))[:, None], np.argsort(-f, axis=1)[:, 3:]] = 0
+  f /= np.linalg.norm(f, axis=1, keepdims=True)
+  codes = fitted.transform(x)
+  np.testing.assert_allclose(codes, f, atol=1e-5)
+  assert (codes >= 0).all() and np.sum(codes > 0, axis=1).max() == 3
+  np.testing.assert_allclose(fitted.expected_activation_, f.mean(0), atol=1e-5)
+  assert (np.diff(fitted.expected_activation_) <= 0).all()
+
+
+def test_a_constant_column_is_ignored_for_ever(x, fitted):
+  moved = x.copy()
+  moved[:, 2] = np.random.default_rng(0).normal(size=300)
+  np.testing.assert_array_equal(fitted.transform(moved), fitted.transform(x))
+
+
+def test_types_offsets_and_order_of_the_same_numbers(x, fitted):
+  codes = fitted.transform(x)
+  again = NonNegativeEncoder(**fitted.get_params()).fit(x)
+  np.testing.assert_array_equal(again.transform(x), codes)
+  far = NonNegativeEncoder(**fitted.get_params()).fit(x + 1e5)
+  np.testing.assert_allclose(far.transform(x + 1e5), codes, atol=1e-4)
+  single = x.astype(np.float32)
+  assert codes.dtype == np.float64 and fitted.transform(single).dtype == np.float32
+  # One row by itself, and rows in another block.
+  np.testing.assert_array_equal(fitted.transform(x[270:271]), codes[270:271])
+  other = NonNegativeEncoder(**fitted.get_params() | {"random_state": 1}).fit(x)
+  assert not np.array_equal(other.transform(x), codes)
+
+
+def test_sparse_output_is_the_dense_one(x, fitted):
+  sparse = NonNegativeEncoder(**fitted.get_params() | {"sparse_output": True}).fit(x)
+  codes = sparse.transform(np.float32(x))
+  assert isinstance(codes, scipy.sparse.csr_matrix) and codes.dtype == np.float32
+  np.testing.assert_array_equal(codes.toarray(), fitted.transform(np.float32(x)))
+
+
+@pytest.fixture(scope="module")
+def hidden_classes():
+  """Four classes in two small columns among eighteen large ones without meaning."""
+  rng = np.random.default_rng(3)
+  y = rng.integers(0, 4, 1200)
+  places = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])[y]
+
+  def drawn():
+    signal = places + 0.2 * rng.normal(size=places.shape)
+    return np.concatenate([signal, 3 * rng.normal(size=(len(y), 18))], axis=1)
+
+  return drawn(), drawn(), y
+
+
+@pytest.mark.parametrize("positives", ["labels", "pairs"])
+def test_it_learns_what_positives_share(hidden_classes, positives):
+  """Neighbours in the codes of rows that training did not see, and in the raw rows."""
+  one, other, y = hidden_classes
+  learnt = {"labels": {"y": y[:1000]}, "pairs": {"pairs": other[:1000]}}
+  encoder = NonNegativeEncoder(
+    16, positives=positives, epochs=30, learning_rate=0.01, random_state=0
+  ).fit(one[:1000], **learnt[positives])
+  codes = encoder.transform(one)
+  neighbours = KNeighborsClassifier(1)
+  accuracy = {
+    name: neighbours.fit(rows[:1000], y[:1000]).score(rows[1000:], y[1000:])
+    for name, rows in (("raw", one), ("codes", codes))
+  }
+  assert accuracy["raw"] < 0.6
+  assert accuracy["codes"] > 0.95
+  assert encoder.loss_curve_[-1] < encoder.loss_curve_[0]
+
+
+def test_reconstruction_keeps_neighbours():
+  """On digits that training did not see, as sparse as without it."""
+  x = load_digits().data
+  train, queries = x[:500], x[-200:]
+  centred = x - train.mean(0)
+  search = NearestNeighbors(n_neighbors=10, metric="cosine").fit(centred[:500])
+  true = search.kneighbors(centred[-200:], return_distance=False)
+  found = []
+  for weight in (0.0, 100.0):
+    settings = {"epochs": 20, "batch_size": 64, "learning_rate": 0.01}
+    encoder = NonNegativeEncoder(
+      64, n_active=8, reconstruction=weight, random_state=0, **settings
+    ).fit(train)
+    search = NearestNeighbors(n_neighbors=10, metric="cosine")
+    search.fit(encoder.transform(train))
+    codes = encoder.transform(queries)
+    assert np.sum(codes > 0, axis=1).max() <= 8
+    found.append(recall(search.kneighbors(codes, return_distance=False), true))
+  assert found[1] > found[0] + 0.05
+
+
+def test_shortening_takes_the_first_columns(x, fitted):
+  everything = NonNegativeEncoder(16, epochs=0, random_state=0).fit(x)
+  codes, short = everything.transform(x), everything.shorten(5)
+  first = codes[:, :5] / np.maximum(np.linalg.norm(codes[:, :5], axis=1), 1e-9)[:, None]
+  np.testing.assert_allclose(short.transform(x), first, atol=1e-6)
+  assert everything.transform(x).shape == (300, 16)
+  names = everything.get_feature_names_out()
+  assert names[:5].tolist() == short.get_feature_names_out().tolist()
+  assert names[0] == "nonnegativeencoder0"
+  # With few active dimensions, as many again, of those that are left.
+  few = fitted.shorten(8).transform(x)
+  assert few.shape == (300, 8) and np.sum(few > 0, axis=1).max() == 3
+  for wrong in (0, 17, 2.0):
+    with pytest.raises(InputError, match=f"n_dims = {wrong}"):
+      fitted.shorten(wrong)
+
+
+def test_a_file_gives_the_same_codes(tmp_path, x, fitted):
+  file = tmp_path / "a b" / "encoder.safetensors"
+  fitted.save(file)
+  again = NonNegativeEncoder.load(file)
+  np.testing.assert_array_equal(again.transform(x), fitted.transform(x))
+  np.testing.assert_array_equal(
+    again.shorten(4).transform(np.float32(x)),
+    fitted.shorten(4).transform(np.float32(x)),
+  )
+  assert again.get_params() == fitted.get_params()
+  with pytest.raises(InputError, match="exists already"):
+    fitted.save(file)
+  with pytest.raises(ValueError, match="expecting 6 features"):
+    again.transform(x[:, :5])
+
+
+def test_a_file_keeps_names_hidden_layers_and_no_generator(tmp_path, x):
+  encoder = NonNegativeEncoder(
+    np.int64(4), hidden=5, epochs=0, random_state=np.random.RandomState(0)
+  ).fit(x)
+  # As scikit-learn notes it where X is a table with names.
+  encoder.feature_names_in_ = np.array(list("abcdef"), object)
+  encoder.save(tmp_path / "e.safetensors")
+  again = NonNegativeEncoder.load(tmp_path / "e.safetensors")
+  assert again.feature_names_in_.tolist() == list("abcdef")
+  with pytest.warns(UserWarning, match="valid feature names"):
+    codes = encoder.transform(x), again.transform(x)
+  np.testing.assert_array_equal(*codes)
+  assert again.random_state is None and again.get_params()["hidden"] == 5
+
+
+def test_other_files_are_refused(tmp_path, fitted):
+  load, file = NonNegativeEncoder.load, tmp_path / "x.safetensors"
+  with pytest.raises(FileNotFoundError, match="no such file"):
+    load(file)
+  file.write_bytes(b"no tensors")
+  with pytest.raises(InputError, match="not a .safetensors"):
+    load(file)
+  from ncl_jax import interop
+
+  other = tmp_path / "y.safetensors"
+  other.write_bytes(interop.tensors_to_bytes({"a": np.zeros(2, np.float32)}, {}))
+  with pytest.raises(InputError, match="not written by"):
+    load(other)
+  with pytest.raises(InputError, match="ends in .safetensors"):
+    fitted.save(tmp_path / "x.npz")
+
+
+NAN = np.full((4, 2), np.nan)
+GOOD = np.arange(8.0).reshape(4, 2)
+
+
+@pytest.mark.parametrize(
+  ("settings", "data", "message"),
+  [
+    ({}, {"X": NAN}, "NaN"),
+    ({}, {"X": np.where(GOOD == 3, np.inf, GOOD)}, "infinity"),
+    ({}, {"X": GOOD[:1]}, r"1 sample\(s\)"),
+    ({}, {"X": GOOD[0]}, "Expected 2D array"),
+    ({}, {"X": np.ones((4, 2)) * 0.1}, r"all 2 column\(s\) of X are constant"),
+    ({}, {"X": GOOD * 1e300}, "squares are no float64"),
+    ({}, {"X": scipy.sparse.csr_matrix(GOOD)}, "[Ss]parse"),
+    ({}, {"X": GOOD, "pairs": GOOD}, "positives = 'views' and pairs are given"),
+    ({"positives": "pairs"}, {"X": GOOD}, "no pairs are given"),
+    ({"positives": "pairs"}, {"X": GOOD, "pairs": GOOD[:3]}, "a partner a row"),
+    ({"positives": "pairs"}, {"X": GOOD, "pairs": NAN}, "pairs contains NaN"),
+    ({"positives": "labels"}, {"X": GOOD}, "the target y is None"),
+    ({"positives": "labels"}, {"X": GOOD, "y": [0, 1, 1]}, r"must be \(4,\)"),
+    ({"positives": "labels"}, {"X": GOOD, "y": [0, 1, 2, -1]}, "no positives"),
+    ({"positives": "labels"}, {"X": GOOD, "y": list("abcd")}, "no positives"),
+    ({"positives": "label"}, {"X": GOOD}, "did you mean 'labels'"),
+    ({"n_components": 0}, {"X": GOOD}, "n_components = 0"),
+    ({"n_active": 1.5}, {"X": GOOD}, "n_active = 1.5"),
+    ({"batch_size": 1}, {"X": GOOD}, "batch_size = 1"),
+    ({"map": "identity"}, {"X": GOOD}, "rep_relu"),
+    ({"temperature": 0}, {"X": GOOD}, "temperature = 0"),
+    ({"dropout": 1.0}, {"X": GOOD}, "below 1"),
+    ({"noise": -1.0}, {"X": GOOD}, "noise = -1"),
+    ({"reconstruction": float("nan")}, {"X": GOOD}, "reconstruction = nan"),
+  ],
+)
+def test_wrong_input_is_named(settings, data, message):
+  with pytest.raises((ValueError, TypeError), match=message):
+    NonNegativeEncoder(**settings).fit(**data)
+
+
+def test_searches_find_what_scikit_learn_finds():
+  rng = np.random.default_rng(4)
+  codes = np.maximum(rng.normal(size=(400, 12)) - 0.8, 0)
+  codes = codes[codes.any(1)]
+  items, queries = codes[50:], codes[:50]
+  search = NearestNeighbors(n_neighbors=5, metric="cosine").fit(items)
+  distances, expected = search.kneighbors(queries)
+  items, queries = (x / np.linalg.norm(x, axis=1)[:, None] for x in (items, queries))
+  index = InvertedIndex(scipy.sparse.csr_matrix(items))
+  sparse = index.nearest(scipy.sparse.csr_matrix(queries), 5)
+  for found in (nearest(items, queries, 5), sparse):
+    # Equals may come in another order: similarities are what must agree.
+    padded = np.concatenate([items, np.zeros((1, 12))])
+    s = np.einsum("md,mkd->mk", queries, padded[found])
+    np.testing.assert_allclose(s, 1 - distances, atol=1e-12)
+  assert recall(expected, expected) == 1
+  with pytest.raises(InputError, match="scipy.sparse"):
+    InvertedIndex(items)
+  with pytest.raises(InputError, match="k = 351"):
+    nearest(items[:350], queries, 351)
+
+
+def test_an_inverted_index_does_not_invent_neighbours():
+  items = scipy.sparse.csr_matrix(np.eye(4)[[0, 0, 1]])
+  query = scipy.sparse.csr_matrix(np.eye(4)[[0, 3]])
+  assert InvertedIndex(items).nearest(query, 3).tolist() == [[0, 1, -1], [-1, -1, -1]]
