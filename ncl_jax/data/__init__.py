@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from ncl_jax.data import arrays, digits, dsprites, folder, idx, tfds
+from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, only_classes, stratified, subset
@@ -32,6 +32,7 @@ FORMS = (
   "idx:FOLDER",
   "folder:PATH",
   "tfds:NAME",
+  "pairs:FILE.npz",
 )
 
 
@@ -48,8 +49,8 @@ def load(
   """Opens a data set.
 
   Args:
-    spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH` or
-      `tfds:NAME`; a path may be relative and may begin with ~.
+    spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH`,
+      `tfds:NAME` or `pairs:FILE.npz`; a path may be relative and may begin with ~.
     image_size: side of the square images in pixels: the shorter side is scaled to it
       (bicubic), the centre is kept. 0 = as they are; of image files see
       `folder.load`.
@@ -86,6 +87,8 @@ def load(
     source = dsprites.load(image_size, pair_factors, path)
   elif kind == "arrays" and place:
     source = arrays.load(path, image_size)
+  elif kind == "pairs" and place:
+    source = pairs.load(path, image_size)
   elif kind == "idx" and place:
     source = idx.load(path, image_size)
   elif kind == "folder" and place:

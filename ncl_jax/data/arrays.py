@@ -43,7 +43,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     image_size: side in pixels; 0 = as they are.
   """
   name = f"arrays:{path}"
-  arrays = _read(path)
+  arrays = read(path)
   for layout in LAYOUTS:
     if layout[0] in arrays and layout[2] in arrays:
       parts = {"train": layout[:2], "test": layout[2:]}
@@ -65,14 +65,14 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     if key not in arrays and near:
       # Else the set would pass for an unlabelled one.
       raise InputError(f"{path} has no {key} but {near[0]}: rename or remove that")
-  classes = _classes(arrays, label_names, path)
+  classes = number_names(arrays, label_names, path)
   splits = {}
   for split, (images_name, labels_name) in parts.items():
-    images = _images(arrays[images_name], f"{images_name} in {path}")
+    images = checked_images(arrays[images_name], f"{images_name} in {path}")
     levels = {}
     for key in arrays:
       if key == labels_name or key.startswith(f"{labels_name}_"):
-        levels[key[len(labels_name) + 1 :]] = labels = _labels(
+        levels[key[len(labels_name) + 1 :]] = labels = checked_labels(
           arrays[key], f"{key} in {path}"
         )
         if len(labels) != len(images):
@@ -103,7 +103,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   return Source(name, splits, tuple(str(k) for k in range(num_classes)), divided)
 
 
-def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of an .npz file; never Python objects."""
   if not path.is_file():
     raise InputError(f"no file {path}")
   if not zipfile.is_zipfile(path):
@@ -130,7 +131,7 @@ def _nearest(arrays: Iterable[str]) -> str:
   return ""
 
 
-def _classes(
+def number_names(
   arrays: dict[str, np.ndarray], keys: Sequence[str], path: pathlib.Path
 ) -> tuple[str, ...]:
   """Turns labels that are names into numbers, in place; the names in their order."""
@@ -165,7 +166,8 @@ def _classes(
   return names
 
 
-def _images(images: np.ndarray, what: str) -> np.ndarray:
+def checked_images(images: np.ndarray, what: str) -> np.ndarray:
+  """Images as uint8 [N, H, W, C], or an InputError that calls them `what`."""
   if images.ndim == 3:
     images = images[..., None]
   if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
@@ -197,7 +199,8 @@ def _images(images: np.ndarray, what: str) -> np.ndarray:
   return np.round(images * (255 / top)).astype(np.uint8)
 
 
-def _labels(labels: np.ndarray, what: str) -> np.ndarray:
+def checked_labels(labels: np.ndarray, what: str) -> np.ndarray:
+  """Labels as int32 [N], or an InputError that calls them `what`."""
   if labels.ndim == 2 and labels.shape[1] == 1:
     labels = labels[:, 0]
   whole = labels.dtype.kind == "f" and np.isfinite(labels).all()

@@ -46,12 +46,14 @@ class Split:
     levels: further labels by name, int32 [N] each, such as coarser classes.
     partners: where a positive pair is two images: gives to the positions [n] and a
       random generator the other image of each, uint8 [n, H, W, C].
+    captions: where a positive pair is an image and a text: the texts, str [N].
   """
 
   images: Images
   labels: np.ndarray
   levels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
   partners: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
+  captions: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.images)
@@ -62,12 +64,14 @@ class Source:
   """A data set: splits "train", "test" and perhaps more, and its classes' names.
 
   `divided`: there was one set of images, of which the test split was held out here.
+  `level_names`: names of the classes of further levels, where they have names.
   """
 
   name: str
   splits: dict[str, Split]
   class_names: tuple[str, ...] = ()
   divided: bool = False
+  level_names: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for name in self.splits:
@@ -78,6 +82,11 @@ class Source:
         raise InputError(
           f"{self.name}: split {name!r} has {len(split)} images"
           f" but {len(split.labels)} labels"
+        )
+      if split.captions is not None and len(split.captions) != len(split):
+        raise InputError(
+          f"{self.name}: split {name!r} has {len(split)} images"
+          f" but {len(split.captions)} captions"
         )
       for level, labels in split.levels.items():
         if len(labels) != len(split) or labels.min() < UNLABELLED:

@@ -115,7 +115,10 @@ def only_classes(source: Source, names: Sequence[str]) -> Source:
     part = take(split, np.flatnonzero(new[split.labels] >= 0))
     splits[name] = dataclasses.replace(part, labels=new[part.labels], levels={})
   return dataclasses.replace(
-    source, splits=splits, class_names=tuple(source.class_names[i] for i in kept)
+    source,
+    splits=splits,
+    class_names=tuple(source.class_names[i] for i in kept),
+    level_names={},
   )
 
 
@@ -155,6 +158,7 @@ def take(split: Split, rows: np.ndarray) -> Split:
     split.labels[rows],
     {name: labels[rows] for name, labels in split.levels.items()},
     (lambda chosen, rng: partners(rows[chosen], rng)) if partners else None,
+    None if split.captions is None else split.captions[rows],
   )
 
 

@@ -1,0 +1,144 @@
+"""Source `pairs:FILE.npz`: images with captions, or with a second image each."""
+
+import pathlib
+
+import numpy as np
+
+from ncl_jax.data import arrays as arrays_lib
+from ncl_jax.data.decode import square
+from ncl_jax.data.source import Source, Split
+from ncl_jax.data.subset import divide
+from ncl_jax.errors import InputError
+
+KINDS = ("captions", "partners")
+
+
+def load(path: pathlib.Path, image_size: int = 0) -> Source:
+  """Reads an .npz file of pairs.
+
+  Its arrays: `train_images` and `test_images`, as `arrays:` has them, and beside each
+  `_captions`, texts [N], or `_partners`, the other image of each pair, or both. Without
+  `train_` and `test_`, a fixed stratified fifth of the pairs becomes the test split:
+  pairs of one thing may then lie on both sides. `_labels`, and `_labels_NAME` for
+  further levels, may be there: names of classes, or numbers from 0, -1 or the empty
+  name where unknown. Other arrays are left alone. Python objects are refused.
+
+  Args:
+    path: the file.
+    image_size: side in pixels; 0 = as they are.
+
+  Returns:
+    The source; captions are those of its splits, partners their `partners`.
+
+  Raises:
+    InputError: for a file, an array or a length that is not as it should be.
+  """
+  name = f"pairs:{path}"
+  arrays = arrays_lib.read(path)
+  whole = "train_images" not in arrays and "images" in arrays
+  prefixes = {"all": ""} if whole else {"train": "train_", "test": "test_"}
+  kinds = [k for k in KINDS if any(p + k in arrays for p in prefixes.values())]
+  levels = {
+    key.removeprefix(f"{prefix}labels")
+    for prefix in prefixes.values()
+    for key in arrays
+    if key == f"{prefix}labels" or key.startswith(f"{prefix}labels_")
+  }
+  needed = ["images", *kinds, *(f"labels{level}" for level in sorted(levels))]
+  missing = [
+    p + key for p in prefixes.values() for key in needed if p + key not in arrays
+  ]
+  if missing or not kinds:
+    lacks = ", ".join(missing) or " or ".join(
+      f"{prefixes.popitem()[1]}{k}" for k in KINDS
+    )
+    raise InputError(
+      f"{path} holds the arrays {', '.join(arrays) or '(none)'}; it lacks {lacks}. "
+      "Allowed: train_images and test_images, or images, with _captions or _partners "
+      "and perhaps _labels, in each part"
+    )
+
+  names = {}
+  for level in sorted(levels):
+    keys = [f"{prefix}labels{level}" for prefix in prefixes.values()]
+    named = arrays_lib.number_names(arrays, keys, path)
+    for key in keys:
+      arrays[key] = arrays_lib.checked_labels(arrays[key], f"{key} in {path}")
+    count = 1 + max(int(arrays[key].max(initial=-1)) for key in keys)
+    if count > max(1000, sum(len(arrays[key]) for key in keys)):
+      raise InputError(
+        f"{path}: label {count - 1} in {', '.join(keys)}; allowed: 0 to K-1 for K "
+        "classes"
+      )
+    names[level] = named or tuple(str(k) for k in range(count))
+
+  splits = {
+    part: _split(arrays, p, levels, path, image_size) for part, p in prefixes.items()
+  }
+  if whole:
+    splits = divide(splits["all"], name)
+  class_names = names.pop("", ())
+  further = {level[1:]: found for level, found in names.items()}
+  return Source(name, splits, class_names, whole, further)
+
+
+def _split(
+  arrays: dict[str, np.ndarray],
+  prefix: str,
+  levels: set[str],
+  path: pathlib.Path,
+  image_size: int,
+) -> Split:
+  """One part of the file, its lengths compared."""
+  raw = arrays_lib.checked_images(
+    arrays[f"{prefix}images"], f"{prefix}images in {path}"
+  )
+  for key in (*KINDS, *(f"labels{level}" for level in levels)):
+    found = arrays.get(prefix + key)
+    if found is not None and (found.ndim == 0 or len(found) != len(raw)):
+      raise InputError(
+        f"{path}: {len(raw)} images in {prefix}images but {prefix}{key} has the shape "
+        f"{found.shape}; allowed: one an image"
+      )
+  images = square(raw, image_size)
+  captions, partners = (arrays.get(prefix + kind) for kind in KINDS)
+  if captions is not None:
+    captions = _texts(captions, f"{prefix}captions in {path}")
+  give = None
+  if partners is not None:
+    what = f"{prefix}partners in {path}"
+    others = square(arrays_lib.checked_images(partners, what), image_size)
+    if others.shape != images.shape:
+      raise InputError(
+        f"{what} has images of {others.shape[1:]}; allowed: {images.shape[1:]}, as in "
+        f"{prefix}images"
+      )
+
+    def give(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+      del rng  # each has one partner
+      return others[rows]
+
+  known = {level: arrays[f"{prefix}labels{level}"] for level in levels}
+  labels = known.pop("", np.full(len(images), -1, np.int32))
+  further = {level[1:]: values for level, values in known.items()}
+  return Split(images, labels, further, give, captions)
+
+
+def _texts(texts: np.ndarray, what: str) -> np.ndarray:
+  if texts.ndim != 1 or texts.dtype.kind not in "US":
+    raise InputError(
+      f"{what} has the shape {texts.shape} and the dtype {texts.dtype}; allowed: texts "
+      '[N], saved as numpy.array(texts, dtype="U")'
+    )
+  if texts.dtype.kind == "S":
+    try:
+      texts = np.char.decode(texts, "utf-8")
+    except UnicodeDecodeError as error:
+      raise InputError(f"{what}: texts that are not UTF-8: {error}") from error
+  empty = np.flatnonzero(np.char.strip(texts) == "")
+  if len(empty):
+    raise InputError(
+      f"{what}: {len(empty)} texts are empty, the first at {empty[0]}; allowed: a text "
+      "for each image"
+    )
+  return texts
