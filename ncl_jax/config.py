@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, losses, models, nonneg, optimizers
+from ncl_jax import augment, checks, losses, models, nonneg, optimizers, towers
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -32,7 +32,7 @@ METHODS = (
 MAPPED = ("ncl", "nce", "nce_projector", "supcon_ncl")
 CHOICES = {
   "method": METHODS,
-  "loss.name": ("nt_xent", "sup_con", "cross_entropy"),
+  "loss.name": ("nt_xent", "sup_con", "cross_entropy", "clip"),
   "loss.map": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50"),
@@ -102,8 +102,16 @@ def defaults() -> ConfigDict:
   config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
+  # The text tower, where the loss is "clip"; its projector is as the image tower's.
+  config.text = ConfigDict()
+  config.text.length = 64  # bytes of a caption; the rest is cut off
+  config.text.width = 128
+  config.text.layers = 4
+  config.text.heads = 4
+
   config.loss = ConfigDict()
-  config.loss.name = "nt_xent"  # or "sup_con", "cross_entropy", which need labels
+  # Or "sup_con", "cross_entropy", which need labels; or "clip", images with captions.
+  config.loss.name = "nt_xent"
   config.loss.map = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
@@ -209,6 +217,10 @@ def validate(config: ConfigDict) -> None:
     "model.width",
     "model.projector_hidden",
     "model.projector_out",
+    "text.length",
+    "text.width",
+    "text.layers",
+    "text.heads",
     "optimizer.learning_rate",
     "optimizer.probe_learning_rate",
     "optimizer.trust_coefficient",
@@ -252,6 +264,11 @@ def validate(config: ConfigDict) -> None:
         f"at least {lowest}"
       )
   _check_classifier(config)
+  if config.text.width % config.text.heads:
+    raise InputError(
+      f"text.width is {config.text.width}: it must be a multiple of text.heads, "
+      f"{config.text.heads}"
+    )
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
   if not 0 < config.eval.activity <= 1:
@@ -273,10 +290,14 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     InputError: if the batch is larger than the training set.
   """
   config = config.copy_and_resolve_references()
-  if config.loss.name != "nt_xent" and not source.num_classes:
+  if config.loss.name in ("sup_con", "cross_entropy") and not source.num_classes:
     raise InputError(
       f"loss.name is {config.loss.name} and {source.name} has no labels: without them "
       "only nt_xent works"
+    )
+  if config.loss.name == "clip" and source.split("train").captions is None:
+    raise InputError(
+      f"loss.name is clip and {source.name} has no captions: a pairs:FILE.npz has them"
     )
   examples = source.num_examples("train")
   height, width, channels = source.image_shape
@@ -317,8 +338,8 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
   return config.lock()
 
 
-def model(config: ConfigDict) -> models.ContrastiveModel:
-  """The network that the settings describe."""
+def model(config: ConfigDict) -> models.ContrastiveModel | towers.TwoTowers:
+  """The network that the settings describe: of images, or of images and texts."""
   settings = config.model
   backbone = getattr(models, settings.backbone)(
     stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
@@ -329,7 +350,10 @@ def model(config: ConfigDict) -> models.ContrastiveModel:
   projector = models.Projector(
     settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
   )
-  return models.ContrastiveModel(backbone, projector)
+  if config.loss.name != "clip":
+    return models.ContrastiveModel(backbone, projector)
+  text = towers.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
+  return towers.TwoTowers(backbone, projector, text, projector.clone())
 
 
 def widths(config: ConfigDict) -> dict[str, int]:
@@ -343,8 +367,11 @@ def widths(config: ConfigDict) -> dict[str, int]:
 
 
 def views(config: ConfigDict) -> int:
-  """V, views of each image in training: a classifier sees one, pairs need two."""
-  return 1 if config.loss.name == "cross_entropy" else 2
+  """V, views of each image in training: pairs of images need two.
+
+  A classifier sees one, and so does a tower beside another.
+  """
+  return 1 if config.loss.name in ("cross_entropy", "clip") else 2
 
 
 def augmentation(config: ConfigDict) -> augment.AugmentConfig:

@@ -164,7 +164,7 @@ def _kept(config: ConfigDict, source: Source, variables: Any) -> int:
   """Bytes of what the forward pass of a chunk of the batch leaves for the backward."""
   model = config_lib.model(config)
   views = config_lib.views(config)
-  network = ("backbone", "projector")
+  network = ("backbone", "projector", "text", "text_projector")
   params = {k: v for k, v in variables["params"].items() if k in network}
   chunk = config.train.batch_size // config.train.accumulate
 

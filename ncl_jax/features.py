@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ncl_jax import augment, models, nonneg, numerics
+from ncl_jax import augment, models, nonneg, numerics, towers
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -67,7 +67,7 @@ def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
 
 
 def extract(
-  model: models.ContrastiveModel,
+  model: models.ContrastiveModel | towers.TwoTowers,
   variables: Any,
   source: Source,
   split: str,
@@ -100,7 +100,7 @@ def extract(
 
 
 def extract_two_views(
-  model: models.ContrastiveModel,
+  model: models.ContrastiveModel | towers.TwoTowers,
   variables: Any,
   source: Source,
   split: str,

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import sharding as sharding_lib
+from ncl_jax import towers
 from ncl_jax.data.source import Batch, Source, epoch_order
 from ncl_jax.errors import InputError
 
@@ -90,18 +91,19 @@ def batch_of(
   Each device picks its own rows from its own copy: nothing moves.
 
   Args:
-    data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them.
+    data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
+      and perhaps "tokens" [M, L].
     start: the batch's first place in the order.
     size: images in it.
     mesh: whose devices share it.
     shape: (H, W, C).
 
   Returns:
-    {"image" [size, H, W, C], "label" [size]}, split over the mesh.
+    {"image" [size, H, W, C], "label" [size]} and so on, split over the mesh.
   """
   rows = jax.lax.dynamic_slice(data["order"], (start,), (size,))
   rows = jax.lax.with_sharding_constraint(rows, sharding_lib.batch_sharded(mesh))
-  batch = {name: jnp.take(data[name], rows, 0) for name in ("image", "label")}
+  batch = {name: jnp.take(x, rows, 0) for name, x in data.items() if name != "order"}
   return batch | {"image": batch["image"].reshape(size, *shape)}
 
 
@@ -118,7 +120,8 @@ class _Resident:
     # An image is a row: by itself a TPU would lay the set out with its three channels
     # padded, four times as large, in a copy that every call would make.
     rows = images.reshape(len(images), -1)
-    self._data = self._put({"image": rows, "label": split.labels})
+    texts = _tokens(source, config)
+    self._data = self._put({"image": rows, "label": split.labels} | texts)
     size = images.nbytes / 2**20
     logging.info("the training images lie on the devices, %.1f MiB on each", size)
 
@@ -145,13 +148,15 @@ class _Streamed:
 
   def __init__(self, source: Source, config: ConfigDict, mesh: Mesh, start: int):
     self._mesh, self._next = mesh, start
+    self._texts = _tokens(source, config)
     self._batches: Generator[Batch, None, None] = source.train_batches(
       config.seed,
       start,
       config.train.batch_size,
       jax.process_index(),
       jax.process_count(),
-      pairs=True,
+      # A text is an image's partner, where there are two towers.
+      pairs=not self._texts,
     )
 
   def at(self, step: int) -> dict[str, jax.Array]:
@@ -159,9 +164,19 @@ class _Streamed:
       raise ValueError(f"step {step} asked for, the next is {self._next}")
     self._next += 1
     batch = next(self._batches)
+    texts = {name: rows[batch["id"]] for name, rows in self._texts.items()}
     return sharding_lib.to_global(
-      self._mesh, {"image": batch["image"], "label": batch["label"]}
+      self._mesh, {"image": batch["image"], "label": batch["label"]} | texts
     )
 
   def close(self) -> None:
     self._batches.close()
+
+
+def _tokens(source: Source, config: ConfigDict) -> dict[str, np.ndarray]:
+  """{"tokens" [M, L]} of the training captions, where the loss takes them; else {}."""
+  if config.loss.name != "clip":
+    return {}
+  captions = source.split("train").captions
+  assert captions is not None  # as `config.resolve` has seen
+  return {"tokens": towers.encode(captions, config.text.length)}

@@ -104,6 +104,8 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
   config = config.copy_and_resolve_references()
   if config.method not in ("cl", "ncl"):
     raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
+  if config.loss.name == "clip":
+    raise InputError("loss.name is clip: a projector alone is trained on images alone")
   config.train.epochs = epochs
   config.optimizer.update(
     name="adamw", learning_rate=LEARNING_RATE, warmup_epochs=0.1 * epochs

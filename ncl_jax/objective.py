@@ -115,6 +115,30 @@ def sup_con(precision: str = "highest") -> Callable[..., jax.Array]:
   return compute
 
 
+def clip(precision: str = "highest") -> Callable[..., jax.Array]:
+  """`losses.clip` of the whole batch, by rows at a time where memory asks for it.
+
+  Args:
+    precision: of the matrix products.
+
+  Returns:
+    `f(z, temperature) -> [N]` of global arrays, z [N, 2, D], the towers side by side.
+  """
+  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+
+  def compute(z, temperature):
+    plain = form(2 * z.shape[0], z.shape[2], 1) == "plain"
+    return losses.clip(
+      z[:, 0],
+      z[:, 1],
+      temperature=temperature,
+      block_size=None if plain else block,
+      precision=precision,
+    )
+
+  return compute
+
+
 def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
   """`l1 mean_n |f_n|_1`: sparsity that is asked for, as CL's control asks for it.
 

@@ -215,7 +215,7 @@ def plan(
     resident=resident,
     per_call=per_call,
   )
-  data = _data(source, batch, resident)
+  data = _data(config, source, batch, resident)
   form = config.loss.name
   if form == "nt_xent":
     form = objective.form(2 * batch, config_lib.widths(config)["z"], mesh.size)
@@ -327,12 +327,16 @@ def assigned(text: str) -> tuple[int, int]:
   return held, temp
 
 
-def _data(source: Source, batch: int, resident: bool) -> dict[str, Any]:
+def _data(
+  config: ConfigDict, source: Source, batch: int, resident: bool
+) -> dict[str, Any]:
   count = source.num_examples("train") if resident else batch
   label = jax.ShapeDtypeStruct((count,), np.int32)
   shape = (math.prod(source.image_shape),) if resident else source.image_shape
   image = jax.ShapeDtypeStruct((count, *shape), np.uint8)
   data = {"image": image, "label": label}
+  if config.loss.name == "clip":
+    data["tokens"] = jax.ShapeDtypeStruct((count, config.text.length), np.int32)
   return data | ({"order": label} if resident else {})
 
 

@@ -320,6 +320,8 @@ def _make_step(
     n, labels = batch["image"].shape[0], batch["label"]
     draws = augment.draws(key, n, config_lib.views(config))
     views = {"draws": draws, "image": batch["image"]}
+    if "tokens" in batch:
+      views["tokens"] = batch["tokens"]
     if config.loss.mixup:
       views["share"] = classifier.shares(config, jax.random.fold_in(key, 1), n)
       one_hot = jax.nn.one_hot(labels, source.num_classes)

@@ -41,9 +41,10 @@ def make_update(
 
   Returns:
     `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
-    what `make_views` takes: a tree of arrays [N, ...]) and labels [N], for a classifier
-    also their shares [N, K]; metrics are scalars, z [N, V, D] is what the loss saw,
-    after the map. A pure function of global arrays.
+    what `make_views` takes: a tree of arrays [N, ...]; with a text tower among them
+    "tokens" [N, L]) and labels [N], for a classifier also their shares [N, K]; metrics
+    are scalars, z [N, V, D] is what the loss saw, after the map: of two towers the
+    image's and the text's. A pure function of global arrays.
   """
   model = config_lib.model(config)
   map_name = config.loss.map
@@ -51,6 +52,7 @@ def make_update(
   bn_views = count if config.model.batch_norm == "per_view" else 1
 
   def forward(params, batch_stats, views):
+    texts = {"tokens": views["tokens"]} if config.loss.name == "clip" else {}
     views = make_views(views)
     n = views.shape[0]
     (h, z), mutated = model.apply(
@@ -59,6 +61,7 @@ def make_update(
       train=True,
       views=bn_views,
       mutable=["batch_stats"],
+      **texts,
     )
     # Detached: the probe watches the features and never shapes them.
     h = jax.lax.stop_gradient(h)
@@ -72,7 +75,7 @@ def make_update(
       loss, values = _classify(config, params, z, labels, num_classes)
     else:
       loss, values = _contrast(config, params, (h, z), labels, num_classes, mesh)
-    z = nonneg.apply_map(z, map_name).reshape(-1, count, z.shape[-1])
+    z = nonneg.apply_map(z, map_name).reshape(labels.shape[0], -1, z.shape[-1])
     return loss, (batch_stats, z, values)
 
   def update(state, views, labels):
@@ -101,6 +104,8 @@ def _contrast(config, params, features, labels, num_classes, mesh):
   if config.loss.name == "sup_con":
     sup_con = objective.sup_con(config.loss.precision)
     loss = sup_con(z, labels, temperature).mean()
+  elif config.loss.name == "clip":
+    loss = objective.clip(config.loss.precision)(z, temperature).mean()
   else:
     nt_xent = objective.nt_xent(mesh, config.loss.precision)
     loss = nt_xent(z, temperature).mean()
@@ -110,7 +115,7 @@ def _contrast(config, params, features, labels, num_classes, mesh):
     values["temperature"] = temperature
   if num_classes:
     logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
-    row_labels = jnp.repeat(labels, 2)
+    row_labels = jnp.repeat(labels, h.shape[0] // labels.shape[0])
     known = row_labels >= 0
     target = jnp.where(known, row_labels, 0)
     ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)

@@ -30,6 +30,7 @@ LEVELS = {
   "collapse": 1,
   "layers": 2,
   "models": 2,
+  "towers": 2,
   "optimizers": 2,
   "data": 2,
   "checkpoint": 2,

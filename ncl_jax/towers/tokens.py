@@ -1,0 +1,52 @@
+"""Texts as tokens: their UTF-8 bytes, cut or padded to one length."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ncl_jax import checks
+
+PADDING = 0
+VOCABULARY = 257  # padding, and every byte plus 1
+
+
+def encode(texts: Iterable[str], length: int) -> np.ndarray:
+  """Tokens of texts: byte b is b + 1, and 0 stands after the end.
+
+  What is beyond `length` bytes is cut off, in the middle of a character if need be.
+
+  Args:
+    texts: N texts.
+    length: L, at least 1.
+
+  Returns:
+    int32 [N, L].
+
+  Raises:
+    InputError: a wrong length.
+
+  >>> encode(["ab", "c"], 3).tolist()
+  [[98, 99, 0], [100, 0, 0]]
+  """
+  checks.whole("length", length, 1)
+  rows = [text.encode("utf-8")[:length] for text in texts]
+  tokens = np.full((len(rows), length), PADDING, np.int32)
+  for row, content in zip(tokens, rows, strict=True):
+    row[: len(content)] = np.frombuffer(content, np.uint8).astype(np.int32) + 1
+  return tokens
+
+
+def decode(tokens: np.ndarray) -> list[str]:
+  """The texts of tokens; a character that was cut in two is left out.
+
+  Args:
+    tokens: int [N, L], from `encode`.
+
+  Returns:
+    N texts.
+
+  >>> decode(np.array([[98, 99, 0]]))
+  ['ab']
+  """
+  rows = [row[row != PADDING] - 1 for row in np.asarray(tokens)]
+  return [bytes(row.tolist()).decode("utf-8", "ignore") for row in rows]
