@@ -2,6 +2,7 @@
 
   python -m benchmarks.emoji --out=emoji
   python -m launch.train --config=configs/pairs.py:ncl --workdir=runs/emoji-ncl
+  python -m launch.pairs --workdir=runs/emoji-ncl
 
 Ours; the paper has no texts. A caption names what is to be seen, left and right as
 well: views are crops alone. Sized for small pictures on two CPU cores.

@@ -189,7 +189,7 @@ def set_method(config: ConfigDict, argument: str) -> None:
   if method.startswith("supcon"):
     config.loss.name = "sup_con"
   elif method not in ("cl", "ncl"):
-    config.loss.name = "cross_entropy"
+    config.loss.update(name="cross_entropy", learn_temperature=False)
     config.model.projector = method.endswith("_projector")
     config.data.pair_factors = ()
     config.optimizer.update(name="sgd", learning_rate=0.1, weight_decay=5e-4)

@@ -15,6 +15,7 @@ from ncl_jax.metrics.interpretability import (
   view_agreement,
 )
 from ncl_jax.metrics.knn import knn_predict, knn_predict_grid, knn_scores
+from ncl_jax.metrics.pairs import pair_recall, zero_shot
 from ncl_jax.metrics.retrieval import retrieval
 from ncl_jax.metrics.sepin import sepin, sepin_at
 
@@ -32,6 +33,7 @@ __all__ = [
   "live_dimensions",
   "num_zero_rows",
   "orthogonality",
+  "pair_recall",
   "purity",
   "retrieval",
   "sepin",
@@ -39,4 +41,5 @@ __all__ = [
   "sparsity",
   "spectral_entropy",
   "view_agreement",
+  "zero_shot",
 ]

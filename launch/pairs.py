@@ -1,0 +1,21 @@
+"""Evaluates a run on pairs: recall both ways, zero-shot classes, words of dimensions.
+
+  python -m launch.pairs --workdir=runs/emoji-ncl
+
+For runs with --config.loss.name=clip on images with captions, and for runs on pairs of
+images. The result is a line of WORKDIR/eval/pairs.jsonl, with the words and images that
+activate each dimension most; of 20 dimensions they are printed.
+"""
+
+from ncl_jax import cli
+
+
+def main(workdir: str, step: int | None) -> None:
+  """Evaluates."""
+  from ncl_jax.evaluators import pairs, program
+
+  print(pairs.text(program.run(pairs, workdir, step)))
+
+
+if __name__ == "__main__":
+  cli.run_on_checkpoint(main)

@@ -1,0 +1,107 @@
+"""How well two towers find each other: recall of pairs, classes by their names."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+
+_BLOCK = 1024  # queries at a time
+
+
+def pair_recall(
+  queries: ArrayLike, gallery: ArrayLike, groups: ArrayLike, ks: Sequence[int]
+) -> dict[int, float]:
+  """Share of queries that find their partner among the k most similar.
+
+  Rows of the same group are partners of each other, such as images of one caption; one
+  of them is enough. Equal similarities have no order, and sparse features have many:
+  the figure is the exact mean over all orders, so a query of zeros is at chance.
+
+  Args:
+    queries: [N, D] features, scaled to unit length already if cosines are meant.
+    gallery: [N, D] those of the other tower, pair by pair.
+    groups: [N] int.
+    ks: numbers of neighbours, each at least 1; more than N counts as N.
+
+  Returns:
+    k -> recall@k in 0..1.
+
+  Raises:
+    InputError: other shapes, or a wrong k.
+
+  >>> pair_recall([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1], ks=(1,))
+  {1: 0.75}
+  """
+  queries, gallery, groups = (np.asarray(x) for x in (queries, gallery, groups))
+  n = len(queries)
+  if (
+    queries.ndim != 2 or queries.shape != gallery.shape or groups.shape != (n,) or not n
+  ):
+    raise InputError(
+      f"queries {list(queries.shape)}, gallery {list(gallery.shape)} and groups "
+      f"{list(groups.shape)}: they must be [N, D], [N, D] and [N]"
+    )
+  for k in ks:
+    checks.whole("k", k, 1)
+  found = dict.fromkeys(ks, 0.0)
+  for start in range(0, n, _BLOCK):
+    rows = slice(start, start + _BLOCK)
+    s = queries[rows] @ gallery.T
+    right = groups[rows][:, None] == groups[None]
+    best = np.where(right, s, -np.inf).max(1, keepdims=True)
+    above = (s > best).sum(1)
+    wrong = ((s == best) & ~right).sum(1)
+    tied = wrong + ((s == best) & right).sum(1)
+    for k in ks:
+      # None of the places that are left goes to a partner.
+      missed = np.where(above >= k, 1.0, 0.0)
+      inside = above < k
+      chance = np.ones(len(s))
+      for place in range(min(k, n)):
+        left = np.maximum(wrong - place, 0) / np.maximum(tied - place, 1)
+        chance *= np.where(place < k - above, left, 1.0)
+      missed[inside] = chance[inside]
+      found[k] += float(np.sum(1 - missed))
+  return {k: total / n for k, total in found.items()}
+
+
+def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
+  """Accuracy of the class whose name's features are most similar to an image's.
+
+  Where several classes are equally similar, each is as likely to be the answer.
+
+  Args:
+    f: [N, D] features of images, of unit length.
+    classes: [K, D] features of the names of the classes.
+    labels: [N] int in -1..K-1; -1 is left out.
+
+  Returns:
+    In 0..1; NaN if no image has a label.
+
+  Raises:
+    InputError: other shapes, or a label beyond the classes.
+
+  >>> zero_shot([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1])
+  0.75
+  """
+  f, classes, labels = (np.asarray(x) for x in (f, classes, labels))
+  if f.ndim != 2 or classes.ndim != 2 or f.shape[1] != classes.shape[1]:
+    raise InputError(
+      f"f {list(f.shape)} and classes {list(classes.shape)}: they must be [N, D] and "
+      "[K, D]"
+    )
+  if labels.shape != f.shape[:1] or (len(labels) and labels.max() >= len(classes)):
+    raise InputError(
+      f"labels {list(labels.shape)} up to {labels.max(initial=-1)} for f "
+      f"{list(f.shape)} and {len(classes)} classes: allowed is [N] below K"
+    )
+  known = np.flatnonzero(labels >= 0)
+  if not len(known):
+    return float("nan")
+  s = f[known] @ classes.T
+  first = s == s.max(1, keepdims=True)
+  hit = first[np.arange(len(known)), labels[known]]
+  return float(np.mean(hit / first.sum(1)))
