@@ -132,6 +132,12 @@ def test_one_and_eight_devices_make_the_same_step(steps):
   # In the order of the batch, and not of the set.
   order = np.random.default_rng([0, 0]).permutation(32)[:16]
   np.testing.assert_array_equal(tokens, towers.encode(WORDS[order % 4], 12))
+  # The same from data that lie on the devices.
+  data, mesh = source(), sharding.make_mesh()
+  settings = config_lib.resolve(config(), data)
+  given = feed.open_feed(data, settings, mesh, 0, resident=True)
+  batch = feed.batch_of(given.at(0), 0, 16, mesh, data.image_shape)
+  np.testing.assert_array_equal(batch["tokens"], tokens)
 
   def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
