@@ -294,7 +294,7 @@ def validate(config: ConfigDict) -> None:
         f"at least {lowest}"
       )
   _check_classifier(config)
-  _check_family(config)
+  families.check(config, defaults())
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
   if not 0 < config.eval.activity <= 1:
@@ -529,28 +529,6 @@ def _check_classifier(config: ConfigDict) -> None:
       )
   if not config.model.projector:
     raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
-
-
-def _check_family(config: ConfigDict) -> None:
-  """What single methods take, and what those with a predictor need."""
-  settings, usual = config.loss, defaults().loss
-  for key, takers in families.TAKEN_BY.items():
-    if settings[key] != usual[key] and settings.name not in takers:
-      raise InputError(
-        f"loss.{key} is {settings[key]}: only loss.name={' or '.join(takers)} takes it"
-      )
-  for key in ("momentum", "centre_momentum"):
-    if not 0 <= settings[key] < 1:
-      raise InputError(f"loss.{key} is {settings[key]}: allowed is [0, 1)")
-  if settings.name == "dino" and settings.prototypes < 2:
-    raise InputError(f"loss.prototypes is {settings.prototypes}: dino needs 2 or more")
-  if config.model.predictor_hidden and settings.name not in families.PREDICTOR:
-    raise InputError(
-      f"model.predictor_hidden is {config.model.predictor_hidden}: only "
-      f"loss.name={' or '.join(families.PREDICTOR)} has a predictor"
-    )
-  if settings.learn_temperature and settings.name not in families.TEMPERATURE:
-    raise InputError(f"loss.learn_temperature: {settings.name} has no temperature")
 
 
 def _check_map(config: ConfigDict) -> None:

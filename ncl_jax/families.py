@@ -8,6 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ncl_jax.errors import InputError
+
 NAMES = ("spectral", "moco_v3", "byol", "dino", "barlow_twins", "vicreg")
 MOMENTUM = ("moco_v3", "byol", "dino")  # compare with a slow copy of the network
 PREDICTOR = ("moco_v3", "byol")  # have a further network after the projector
@@ -46,6 +48,36 @@ def set_up(config: ConfigDict, name: str) -> None:
     # As wide as its hidden layers: the more dimensions, the better.
     config.model.projector_layers = 3
     config.model.projector_out = config.model.projector_hidden
+
+
+def check(config: ConfigDict, usual: ConfigDict) -> None:
+  """Whether the settings of single methods are in place, and only there.
+
+  Args:
+    config: settings.
+    usual: their defaults.
+
+  Raises:
+    InputError: naming the field, its value and what is allowed.
+  """
+  settings = config.loss
+  for key, takers in TAKEN_BY.items():
+    if settings[key] != usual.loss[key] and settings.name not in takers:
+      raise InputError(
+        f"loss.{key} is {settings[key]}: only loss.name={' or '.join(takers)} takes it"
+      )
+  for key in ("momentum", "centre_momentum"):
+    if not 0 <= settings[key] < 1:
+      raise InputError(f"loss.{key} is {settings[key]}: allowed is [0, 1)")
+  if settings.name == "dino" and settings.prototypes < 2:
+    raise InputError(f"loss.prototypes is {settings.prototypes}: dino needs 2 or more")
+  if config.model.predictor_hidden and settings.name not in PREDICTOR:
+    raise InputError(
+      f"model.predictor_hidden is {config.model.predictor_hidden}: only "
+      f"loss.name={' or '.join(PREDICTOR)} has a predictor"
+    )
+  if settings.learn_temperature and settings.name not in TEMPERATURE:
+    raise InputError(f"loss.learn_temperature: {settings.name} has no temperature")
 
 
 # What solo-learn publishes for ResNet-18: (CIFAR, 1,000 epochs; ImageNet-100, 400

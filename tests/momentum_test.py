@@ -170,6 +170,33 @@ def test_every_method_steps_alike_on_one_and_on_eight_devices(method, x64):
   assert all(np.isfinite(v) for row in rows for v in row.values())
 
 
+@pytest.mark.slow
+def test_in_chunks_the_copys_statistics_move_and_keys_are_every_views(x64):
+  config, source = setting("byol_ncl")
+  config.unlock()
+  config.model.dtype = "float64"
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  state = start(config, source, mesh, jnp.float64)
+  views = np.random.default_rng(0).normal(size=(8, 2, 8, 8, 1))
+  # Two halves that are alike: a chunk's statistics are the whole batch's.
+  views = np.repeat(views[:4], 2, axis=0)
+  labels = jnp.repeat(jnp.arange(4) % 2, 2)
+  seen = []
+  for chunks in (1, 2):
+    config.train.accumulate = chunks
+    go = update.make_update(config, 2, optimizer(), lambda _: jnp.asarray(RATE))
+    seen.append(jax.jit(go)(state, views, labels))
+  (one, values, _), (two, others, _) = seen
+  np.testing.assert_allclose(others["loss"], values["loss"], rtol=1e-9)
+  chex.assert_trees_all_close(two.params, one.params, rtol=1e-7, atol=1e-9)
+  # Once in a whole batch, twice in two chunks.
+  means = [
+    s.momentum["batch_stats"]["projector"]["bn1"]["mean"] for s in (state, one, two)
+  ]
+  assert np.all(means[0] == 0)
+  np.testing.assert_allclose(means[2] / means[1], 1 + 0.9**2, rtol=1e-6)
+
+
 def test_the_share_grows_to_one():
   shares = [float(momentum.share(0.99, k, 8)) for k in range(9)]
   assert shares == sorted(shares)

@@ -73,12 +73,20 @@ def figure(rows: Sequence[dict[str, Any]]) -> drawing.Image:
       zip(axes, panels, strict=True)
     ):
       x = factor * np.array([number(row, path) for row in rows])
-      ax.plot(x, place, "o", color=drawing.METHOD, markersize=4, alpha=0.8)
+      marks: dict[str, Any] = {"trained": (x, "o", 4, drawing.METHOD)}
       if heading == PANELS[0]:
-        for control, colour in (("untrained", 0), ("pixels", 1)):
+        for control, colour in (
+          ("untrained", drawing.INK),
+          ("pixels", drawing.BASELINE),
+        ):
           y = [100 * number(row, (control, "h", "accuracy")) for row in rows]
-          ax.plot(y, place, "|", color=drawing.CONTROLS[colour], label=control)
-        ax.legend(loc="lower left", fontsize=7)
+          marks[control] = (y, "|", 11, colour)
+      lines = [
+        ax.plot(values, place, marker, markersize=size, color=colour)[0]
+        for values, marker, size, colour in marks.values()
+      ]
+      if heading == PANELS[0]:
+        drawing.legend(made, lines, list(marks))
       ax.set(title=heading, ylim=(len(order) - 0.5, -0.5))
       labels = [drawing.plain(name, 48) for name in order] if i == 0 else []
       ax.set_yticks(range(len(order)) if i == 0 else [], labels)
