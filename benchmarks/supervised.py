@@ -103,7 +103,7 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--width", type=int, default=8, help="of the network")
   parser.add_argument("--image_size", type=int, default=16, help="pixels a side")
   parser.add_argument("--seeds", type=int, default=3, help="of each cell, tuned")
-  rates, scales = (0.03, 0.1, 0.3), (1.0, 4.0)
+  rates, scales = (0.03, 0.1, 0.3, 1.0), (1.0, 4.0, 16.0)
   parser.add_argument("--rates", type=float, nargs="+", default=rates)
   parser.add_argument("--scales", type=float, nargs="+", default=scales)
   return parser.parse_args()

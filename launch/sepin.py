@@ -5,7 +5,8 @@
 Two random views of each test image pass the network; SEPIN@k is the mean over the k
 best dimensions of L(f without the dimension) - L(f), L = InfoNCE. The k are chosen on
 one half of the images and scored on the other; beside it stand the scores of noise and
-of other temperatures. The model is rebuilt from the work directory's config.json; the
+of other temperatures, and whether the two views activate the same dimensions
+(`view_agreement`). The model is rebuilt from the work directory's config.json; the
 result is a line of WORKDIR/eval/sepin.jsonl.
 """
 

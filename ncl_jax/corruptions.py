@@ -11,6 +11,7 @@ Reference: Hendrycks & Dietterich 2019 (arXiv:1903.12261).
 import dataclasses
 import io
 import math
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ SEVERITIES = (1, 2, 3, 4, 5)
 SMALL_BELOW = (
   64  # pixels of the shorter side, from which on ImageNet-C's strengths hold
 )
+KEPT_BYTES = 2**30
+# id of a split's images -> (name, severity, side, seed) -> images, which are made.
+_KEPT: dict[int, dict[tuple, tuple[np.ndarray, np.ndarray]]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +89,8 @@ class Corrupted:
   """Images of a split, cut to their central square and corrupted when asked for.
 
   Each image has its own generator, seeded by its position: what it becomes depends on
-  nothing else.
+  nothing else. A comparison asks for the same images again for every arm and control:
+  what was made of a split is kept as long as the split is, up to `KEPT_BYTES` in all.
 
   Attributes:
     images: uint8 [N, H, W, C], or files that are decoded when asked for.
@@ -110,6 +115,17 @@ class Corrupted:
     return len(self.images)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    kept = self._kept()
+    if kept is None:
+      return self._make(rows)
+    made, known = kept
+    missing = np.unique(np.asarray(rows)[~known[rows]])
+    if len(missing):
+      made[missing] = self._make(missing)
+      known[missing] = True
+    return made[rows]
+
+  def _make(self, rows: np.ndarray) -> np.ndarray:
     height, width = self.images.shape[1:3]
     top, left = (height - self.side) // 2, (width - self.side) // 2
     cut = self.images[rows][:, top : top + self.side, left : left + self.side]
@@ -118,6 +134,20 @@ class Corrupted:
       seed = int(np.random.SeedSequence([self.seed, int(row)]).generate_state(1)[0])
       changed[i] = corrupt(cut[i], self.name, self.severity, seed)
     return changed
+
+  def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:
+    """(uint8 [N, side, side, C], which images of it are made), or no room for it."""
+    sets = _KEPT.get(id(self.images))
+    if sets is None:
+      sets = _KEPT[id(self.images)] = {}
+      weakref.finalize(self.images, _KEPT.pop, id(self.images), None)
+    key = (self.name, self.severity, self.side, self.seed)
+    if key not in sets:
+      held = sum(made.nbytes for of in _KEPT.values() for made, _ in of.values())
+      if held + math.prod(self.shape) > KEPT_BYTES:
+        return None
+      sets[key] = (np.empty(self.shape, np.uint8), np.zeros(len(self), bool))
+    return sets[key]
 
 
 def _gaussian_noise(x, scale, rng):

@@ -150,6 +150,11 @@ def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
       "--config.model.backbone=resnet10\n          --config.model.width=16 "
       "--config.model.dtype=float32 --config.train.epochs=100"
     )
+    if config.method in ("cl", "ncl"):
+      lines.append(
+        "Advice    or minutes: launch.train_projector trains the projector alone, on a "
+        "pretrained\n          backbone's file; see docs/your_images.md"
+      )
   return lines
 
 

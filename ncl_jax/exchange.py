@@ -65,7 +65,7 @@ def import_torch(
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   if not classifier:
     variables["params"].pop("probe", None)
-  _check_fit(variables, config, source, str(file))
+  check_fit(variables, config, source, str(file))
   shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   if source.num_classes and "probe" not in variables["params"]:
     logging.info("no online classifier in the new directory: its probe is all zeros")
@@ -172,8 +172,18 @@ def export_features(
   _write(out, lambda f: np.savez(f, **arrays))
 
 
-def _check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> None:
-  """Raises unless the file's network is the config's and takes the data."""
+def check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> None:
+  """Raises unless a network from elsewhere is the config's and takes the data.
+
+  Args:
+    variables: of a `ContrastiveModel`, with or without its projector.
+    config: resolved settings.
+    source: the data.
+    file: what the message calls the network's origin.
+
+  Raises:
+    InputError: naming each difference, and how to take the other network.
+  """
   found = interop.settings(variables)
   wrong = {key: value for key, value in found.items() if config.model[key] != value}
   faults = [

@@ -50,6 +50,8 @@ PLACES = {
   "sepin_10": ("sepin", "f", "sepin@10"),
   "sepin_100": ("sepin", "f", "sepin@100"),
   "sepin_all": ("sepin", "f", "sepin@all"),
+  "view_agreement": ("sepin", "f", "view_agreement"),
+  "view_agreement_chance": ("sepin", "f", "view_agreement_chance"),
   "live_dimensions": ("feature_stats", "f", "live_dimensions"),
   "activity": ("feature_stats", "f", "activity"),
   "l0": ("feature_stats", "f", "l0"),
@@ -265,6 +267,24 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "states no unit: compare order and ratio.",
       )
       for k in ("1", "10", "100", "all")
+    ),
+    (
+      "view_agreement",
+      "two views activate the same",
+      "Interpretability",
+      "%",
+      "higher",
+      "images that activate a dimension in both of two random views, as a share of "
+      "those that do in at least one; needs no labels. 100 % by construction for "
+      "features that are never 0.",
+    ),
+    (
+      "view_agreement_chance",
+      "the same with views of different images",
+      "Interpretability",
+      "%",
+      "",
+      "what as many active images reach by luck.",
     ),
     (
       "live_dimensions",

@@ -186,3 +186,32 @@ def test_what_does_not_exist_is_refused():
     corruptions.corrupt(noise(channels=1), "saturate", 1)
   assert "saturate" not in corruptions.names(1)
   assert corruptions.names(3) == corruptions.NAMES
+
+
+def test_what_was_made_of_a_split_is_not_made_again(monkeypatch):
+  images = np.stack([noise(10, 1, i) for i in range(4)])
+  corrupted = corruptions.Corrupted(images, "jpeg", 2, side=8)
+  one, all_of_them = corrupted[np.array([2])], np.arange(4)
+  calls = []
+  corrupt = corruptions.corrupt
+  monkeypatch.setattr(
+    corruptions, "corrupt", lambda *a, **k: calls.append(1) or corrupt(*a, **k)
+  )
+  again = corruptions.Corrupted(images, "jpeg", 2, side=8)
+  whole = again[all_of_them]
+  assert len(calls) == 3  # one was there
+  np.testing.assert_array_equal(whole[2], one[0])
+  whole[:] = 0  # the caller's own
+  np.testing.assert_array_equal(again[np.array([2, 2])], np.concatenate([one, one]))
+  assert len(calls) == 3
+
+  monkeypatch.setattr(corruptions, "KEPT_BYTES", whole.nbytes - 1)
+  other = images.copy()
+  crowded = corruptions.Corrupted(other, "jpeg", 2, side=8)
+  np.testing.assert_array_equal(crowded[all_of_them], again[all_of_them])
+  assert id(other) not in corruptions._KEPT or not corruptions._KEPT[id(other)]
+
+  key = id(images)
+  assert key in corruptions._KEPT
+  del images, corrupted, again
+  assert key not in corruptions._KEPT

@@ -116,7 +116,8 @@ def test_images_that_cannot_be_read_are_noticed(tmp_path):
 def test_advice_for_photographs_and_for_laptops():
   config = tiny.config()
   assert not dry_run._advice(config, 3600)
-  (line,) = dry_run._advice(config, 10 * 86400)
+  line, other = dry_run._advice(config, 10 * 86400)
+  assert "launch.train_projector" in other
   assert "--config.data.image_size=32" in line
   config.augment.size = 120
   assert "stem=imagenet" in dry_run._advice(config, 3600)[0]

@@ -104,6 +104,11 @@ def test_sepin_ranks_on_one_half_and_scores_on_the_other(run):
   at_training = next(row for row in values["curve"] if row["temperature"] == 0.2)
   assert at_training["sepin@1"] == values["sepin@1"]
   assert values["noise_sepin@1"] < values["noise_sepin@1_lucky"]
+  shuffled = np.random.default_rng([0, 3]).permutation(f_b)
+  for name, second in (("", f_b), ("_chance", shuffled)):
+    pairs = [(a > 1e-5, b > 1e-5) for a, b in zip(f_a.T, second.T, strict=True)]
+    agreement = [np.sum(a & b) / np.sum(a | b) for a, b in pairs if (a | b).any()]
+    assert values[f"view_agreement{name}"] == pytest.approx(np.mean(agreement))
 
 
 @pytest.mark.parametrize(

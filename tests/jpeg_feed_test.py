@@ -17,23 +17,9 @@ from ncl_jax.data.subset import only_classes
 from ncl_jax.errors import InputError
 
 
-def photograph(seed, size):
-  """Soft blobs, as a photograph has them, in JPEG."""
-  small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-  return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Three classes of photographs of many sizes, one file of them damaged."""
-  root = tmp_path_factory.mktemp("photographs")
-  for i in range(48):
-    path = root / ("train" if i < 36 else "val") / "abc"[i % 3] / f"{i}.JPEG"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    photograph(i, (40 + i, 90 - i)).save(path)
-  bad = root / "train" / "b" / "99.JPEG"
-  bad.write_bytes(path.read_bytes()[:300])
-  return root
+  return tiny.photographs(tmp_path_factory.mktemp("photographs"))
 
 
 @pytest.fixture
@@ -45,7 +31,7 @@ def lazy(folder, monkeypatch):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_large_jpegs_are_decoded_small_and_look_the_same(tmp_path, turned, monkeypatch):
-  image, path = photograph(0, (1100, 900)), str(tmp_path / "x.jpg")
+  image, path = tiny.photograph(0, (1100, 900)), str(tmp_path / "x.jpg")
   exif = image.getexif()
   if turned:
     exif[0x0112] = 6  # the camera was held upright

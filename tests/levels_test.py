@@ -68,6 +68,7 @@ LEVELS = {
   "codes": 7,
   "controls": 7,
   "exchange": 7,
+  "frozen": 7,
   "summary": 7,
   "measures": 7,
   "paper": 7,

@@ -1,4 +1,4 @@
-"""One of several processes, started by distributed_test.py: a program, or some steps.
+"""One of several processes, started by processes.py: a program, or some steps.
 
 It runs in half the compile time of the real thing: two blocks for a ResNet-10's four.
 """
@@ -11,19 +11,26 @@ import jax
 import jax.numpy as jnp
 import tiny
 
-from ncl_jax import cli, models, optimizers, sharding
+from ncl_jax import cli, data, models, optimizers, sharding
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
+from ncl_jax.data import source as source_module
 
 
 def small(stem, width, dtype):
   return models.ResNet((1, 1), models.BasicBlock, stem, width, dtype)
 
 
-def steps():
-  """Ten SGD steps in float64 on all devices of all processes, printed as JSON."""
+def steps(folder=""):
+  """Ten SGD steps in float64 on all devices of all processes, printed as JSON.
+
+  Of a folder of photographs if one is named.
+  """
   source = tiny.source()
   config = tiny.config()
+  if folder:
+    source = data.load(f"folder:{folder}", image_size=16, on_bad_image="skip")
+    config.data.source, config.augment.size = source.name, 8
   config.model.dtype = "float64"
   config = config_lib.resolve(config, source)
   optimizer = optimizers.partition(optimizers.sgd(0.3), optimizers.sgd(0.1))
@@ -52,8 +59,12 @@ def as_float64(x):
 if __name__ == "__main__":
   models.resnet10 = small
   mode = sys.argv.pop(1)
+  if mode == "lazily":  # nothing is small enough to be decoded as a whole
+    source_module.IN_MEMORY_BYTES = 0
+    mode = sys.argv.pop(1)
   if mode == "steps":
+    folder = "" if sys.argv[1].startswith("--") else sys.argv.pop(1)
     with jax.enable_x64(True):
-      cli.run(steps)
+      cli.run(lambda: steps(folder))
   else:
     runpy.run_module(mode, run_name="__main__")

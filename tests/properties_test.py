@@ -115,6 +115,11 @@ FUNCTIONS = {
     whole=True,
   ),
   "scores": Function(lambda a, b, y: losses.scores(a, b[:K]), "NK"),
+  "view_agreement": Function(
+    lambda a, b, y: metrics.view_agreement(a, jnp.where(b > 0, a, 0)),
+    "D",
+    nan=dead,
+  ),
   "sepin_at": Function(
     lambda a, b, y: metrics.sepin_at(metrics.sepin(a, b, temperature=0.2), 2),
     rtol=1e-3,

@@ -1,6 +1,7 @@
 """A data set and a config small enough to train in a test."""
 
 import numpy as np
+from PIL import Image
 
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
@@ -37,6 +38,23 @@ def npz(path, **kwargs):
     arrays[f"{name}_labels"] = made.split(name).labels
   np.savez(path, **arrays)
   return path
+
+
+def photograph(seed, size):
+  """Soft blobs, as a photograph has them, in JPEG."""
+  small = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+  return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+
+
+def photographs(root):
+  """A folder of three classes, photographs of many sizes, one file damaged."""
+  for i in range(48):
+    path = root / ("train" if i < 36 else "val") / "abc"[i % 3] / f"{i}.JPEG"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    photograph(i, (40 + i, 90 - i)).save(path)
+  bad = root / "train" / "b" / "99.JPEG"
+  bad.write_bytes(path.read_bytes()[:300])
+  return root
 
 
 def get_config(method="ncl"):

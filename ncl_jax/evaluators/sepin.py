@@ -1,6 +1,7 @@
 """SEPIN@k: how much each dimension alone tells about an image, and what noise scores.
 
-Dimensions are ranked on one half of the images and scored on the other.
+Dimensions are ranked on one half of the images and scored on the other. Of the same two
+views: whether they activate the same dimensions.
 """
 
 from typing import Any
@@ -31,7 +32,9 @@ def evaluate(
     mesh: for the forward passes.
 
   Returns:
-    {"settings", "h": {...}, "f": {...}}; see `statistics`.
+    {"settings", "h": {...}, "f": {...}}; see `statistics`. "view_agreement": the mean
+    of `metrics.view_agreement` over live dimensions, "view_agreement_chance": the same
+    with the views of different images.
 
   Raises:
     InputError: if there are fewer than 4 test images.
@@ -69,6 +72,7 @@ def evaluate(
     result[layer] = (
       values
       | {f"noise_{name}": value for name, value in floor.items()}
+      | _agreement(one, other, config)
       | {
         "curve": [
           {"temperature": t} | statistics(one, other, batches, t) for t in TEMPERATURES
@@ -162,6 +166,19 @@ def _batches(images: int, seed: int) -> np.ndarray:
   size = half // count
   order = np.random.default_rng([seed, 1]).permutation(images)
   return order[: 2 * count * size].reshape(2, count, size)
+
+
+def _agreement(one: np.ndarray, other: np.ndarray, config: ConfigDict) -> dict:
+  """Mean agreement of two views, and of views that are of different images."""
+  shuffled = np.random.default_rng([config.seed, 3]).permutation(other)
+  values = {}
+  for name, second in (("", other), ("_chance", shuffled)):
+    found = np.asarray(metrics.view_agreement(one, second, config.eval.threshold))
+    live = ~np.isnan(found)
+    values[f"view_agreement{name}"] = (
+      float(found[live].mean()) if live.any() else np.nan
+    )
+  return values
 
 
 def _noise(

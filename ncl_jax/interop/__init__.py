@@ -1,9 +1,15 @@
 """PyTorch checkpoints, there and back: files, names, layouts."""
 
 from ncl_jax.interop.files import publish, read, tensors_to_bytes
-from ncl_jax.interop.torch_names import from_torch, settings, to_torch
+from ncl_jax.interop.torch_names import (
+  backbone_from_torch,
+  from_torch,
+  settings,
+  to_torch,
+)
 
 __all__ = [
+  "backbone_from_torch",
   "from_torch",
   "publish",
   "read",

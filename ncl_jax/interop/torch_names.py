@@ -90,6 +90,42 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
   )
 
 
+def backbone_from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
+  """Variables of a backbone alone, whatever a torch state dict holds besides.
+
+  Also as torchvision publishes it: `conv1.weight`, `layer1.0.conv1.weight`. Left out
+  are a projector and classifiers (`fc.`, `classifier.`).
+
+  Args:
+    state: as in `from_torch`.
+
+  Returns:
+    `{"params": {"backbone"}, "batch_stats": {"backbone"}}`, as in `from_torch`.
+
+  Raises:
+    InputError: missing or unexpected names, or shapes that do not fit together.
+  """
+  arrays = {
+    standard: state[name] for name, standard in prefixes.standard(state).items()
+  }
+  if "conv1.weight" in arrays:
+    arrays = {f"backbone.{name}": value for name, value in arrays.items()}
+  arrays = {
+    name: np.asarray(value)
+    for name, value in arrays.items()
+    if not name.startswith(("projector.", "classifier.", "backbone.fc."))
+  }
+  # A projector of width 1 completes the network, and goes again.
+  last = [x for n, x in arrays.items() if n.endswith((".bn2.weight", ".bn3.weight"))]
+  features = max((len(x) for x in last if x.ndim == 1), default=1)
+  for layer, width in (("projector.0", features), ("projector.2", 1)):
+    arrays[f"{layer}.weight"] = np.zeros((1, width), np.float32)
+    arrays[f"{layer}.bias"] = np.zeros(1, np.float32)
+  variables = from_torch(arrays)
+  del variables["params"]["projector"]
+  return variables
+
+
 def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
   """The torch state dict of a `ContrastiveModel`'s variables: `from_torch` undone.
 
@@ -122,14 +158,13 @@ def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a config's `model` that variables from `from_torch` decide.
 
   Args:
-    variables: of a `ContrastiveModel`.
+    variables: of a `ContrastiveModel`, with or without its projector.
 
   Returns:
-    backbone, stem, width, projector_hidden and projector_out.
+    backbone, stem and width; of a projector also projector_hidden and projector_out.
   """
-  backbone, projector = (
-    variables["params"][part] for part in ("backbone", "projector")
-  )
+  backbone = variables["params"]["backbone"]
+  projector = variables["params"].get("projector", {})
   name = "resnet50" if "conv3" in backbone["layer1_0"] else "resnet10"
   if name == "resnet10" and "layer1_1" in backbone:
     name = "resnet18"
@@ -138,8 +173,10 @@ def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
     "backbone": name,
     "stem": "imagenet" if size == 7 else "cifar",
     "width": width,
-    "projector_hidden": len(projector["linear1"]["bias"]),
-    "projector_out": len(projector["linear2"]["bias"]),
+  } | {
+    f"projector_{end}": len(projector[layer]["bias"])
+    for end, layer in (("hidden", "linear1"), ("out", "linear2"))
+    if layer in projector
   }
 
 
@@ -164,7 +201,8 @@ def _hint(arrays: Mapping[str, Any]) -> str:
   bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
   return (
     f". The file has no projector{bare}: a backbone alone is not taken, for f, which "
-    "evaluation reports beside h, comes from the projector"
+    "evaluation reports beside h, comes from the projector: launch.train_projector "
+    "trains one on it"
   )
 
 

@@ -12,6 +12,7 @@ from ncl_jax.metrics.interpretability import (
   orthogonality,
   sparsity,
   spectral_entropy,
+  view_agreement,
 )
 from ncl_jax.metrics.knn import knn_predict, knn_predict_grid, knn_scores
 from ncl_jax.metrics.retrieval import retrieval
@@ -37,4 +38,5 @@ __all__ = [
   "sepin_at",
   "sparsity",
   "spectral_entropy",
+  "view_agreement",
 ]

@@ -11,6 +11,7 @@ Section 5, with the thresholds of the released code.
 import jax
 import jax.numpy as jnp
 
+from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted
 from ncl_jax.numerics import l2_normalize
 
@@ -221,3 +222,39 @@ def expected_activation(f: Array, *, where: Array | None = None) -> jax.Array:
   """
   f, valid = counted(f, where)
   return jnp.sum(l2_normalize(f), axis=0) / jnp.sum(valid)
+
+
+def view_agreement(
+  f_a: Array, f_b: Array, threshold: float = 1e-5, *, where: Array | None = None
+) -> jax.Array:
+  """Whether two views of an image activate the same dimensions; needs no labels.
+
+  Of each dimension, the images that activate it in both views as a share of those that
+  do in at least one: `|A and B| / |A or B|`, the Jaccard index. Features that are never
+  0 have 1 by construction: compare with shuffled rows of one view.
+
+  Args:
+    f_a: [N, D] features of one view.
+    f_b: [N, D] of another view of the same images.
+    threshold: entries not above it in absolute value count as zero.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    [D] in 0..1; NaN where neither view ever activates the dimension.
+
+  Raises:
+    InputError: wrong shape.
+
+  >>> view_agreement(jnp.array([[1.0], [1.0]]), jnp.array([[0.0], [1.0]])).tolist()
+  [0.5]
+  """
+  f_a, _ = counted(f_a, where)
+  f_b, _ = counted(f_b, where)
+  if f_a.shape != f_b.shape:
+    raise InputError(
+      f"f_a has shape {list(f_a.shape)} and f_b {list(f_b.shape)}: they must be two "
+      "views of the same images"
+    )
+  a, b = jnp.abs(f_a) > threshold, jnp.abs(f_b) > threshold
+  both, either = jnp.sum(a & b, axis=0), jnp.sum(a | b, axis=0)
+  return (both / either).astype(f_a.dtype)  # 0 / 0 is NaN

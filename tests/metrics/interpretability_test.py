@@ -213,6 +213,26 @@ def test_counts_of_a_rectified_batch():
   np.testing.assert_allclose(metrics.sparsity(f), np.mean(f == 0), rtol=1e-6)
 
 
+def test_view_agreement_by_sets():
+  f_a = draw()
+  f_b = np.where(np.random.default_rng(3).random(f_a.shape) < 0.3, 0, f_a)
+  f_a[:, 2] = f_b[:, 2] = 0
+  found = metrics.view_agreement(f_a, f_b)
+  for d in range(f_a.shape[1]):
+    a, b = (set(np.flatnonzero(f[:, d])) for f in (f_a, f_b))
+    expected = len(a & b) / len(a | b) if a | b else np.nan
+    np.testing.assert_allclose(found[d], expected, rtol=1e-6)
+  assert np.isnan(found[2])
+  where = np.arange(len(f_a)) % 3 > 0
+  padded = np.where(where[:, None], f_b, np.nan)
+  np.testing.assert_allclose(
+    metrics.view_agreement(f_a, padded, where=where),
+    metrics.view_agreement(f_a[where], f_b[where]),
+  )
+  with pytest.raises(InputError, match="two views of the same images"):
+    metrics.view_agreement(f_a, f_b[:3])
+
+
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_bfloat16_is_raised_first(statistic):
   f = jnp.asarray(draw(), jnp.bfloat16)

@@ -1,0 +1,42 @@
+r"""Trains the projector alone, CL or NCL, on a backbone that stays as it is: minutes.
+
+  python -m launch.train_projector --config=configs/folder.py:ncl \
+      --config.data.source=folder:/path/to/photos --config.model.stem=imagenet \
+      --backbone=resnet18.pth --workdir=runs/quick-ncl
+  python -m launch.explore --workdir=runs/quick-ncl
+
+--backbone is a file of torchvision's ResNet-18 or -50 (.pth needs torch installed;
+.safetensors and .npz do not), or the work directory of another run. Each image passes
+it --views times, and the projector learns from what came out. Every evaluation program
+takes the result for a run.
+"""
+
+from absl import flags
+from ml_collections import config_flags
+
+from ncl_jax import cli
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "config file, and after a colon the method", lock_config=True
+)
+_BACKBONE = flags.DEFINE_string("backbone", None, "file, or work directory of a run")
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory to make")
+_VIEWS = flags.DEFINE_integer("views", 4, "random views of each image, even")
+_EPOCHS = flags.DEFINE_integer("epochs", 100, "passes over the images")
+
+
+def main() -> None:
+  """Trains."""
+  from ncl_jax import frozen
+
+  frozen.train_projector(
+    _CONFIG.value,
+    _BACKBONE.value or "",
+    _WORKDIR.value or "",
+    views=_VIEWS.value or 0,
+    epochs=_EPOCHS.value or 0,
+  )
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "backbone", "workdir"))

@@ -1,0 +1,250 @@
+"""CL or NCL of the projector alone, on a backbone that stays as it is: minutes.
+
+The backbone sees each training image a few times, in random views; the projector then
+learns from those features. What comes out is a work directory like any other.
+"""
+
+import functools
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import (
+  checkpoint,
+  checks,
+  exchange,
+  interop,
+  losses,
+  metrics,
+  nonneg,
+  optimizers,
+  writer,
+)
+from ncl_jax import config as config_lib
+from ncl_jax import features as features_lib
+from ncl_jax import sharding as sharding_lib
+from ncl_jax import step as step_lib
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.numerics import l2_normalize
+
+LEARNING_RATE = 1e-3  # AdamW's, for a projector on features of any network
+MAX_BYTES = 2**33  # of the features of all views
+
+
+def train_projector(
+  config: ConfigDict,
+  backbone: str | pathlib.Path,
+  workdir: str | pathlib.Path,
+  *,
+  views: int = 4,
+  epochs: int = 100,
+  source: Source | None = None,
+) -> pathlib.Path:
+  """Trains a projector on the features of a backbone that was trained elsewhere.
+
+  The two views of an image that an epoch compares are drawn from those that the
+  backbone has seen. Nothing of the backbone changes, BatchNorm's statistics included.
+  Of the config's optimiser AdamW's weight decay is used, and nothing else.
+
+  Args:
+    config: of CL or NCL; its backbone must be the one given.
+    backbone: file of a PyTorch network, see `interop.backbone_from_torch`, or the work
+      directory of a run.
+    workdir: new directory for the result.
+    views: random views of each image that pass the backbone, at least 2 and even.
+    epochs: passes over the images.
+    source: the data, if they are loaded already.
+
+  Returns:
+    The absolute work directory.
+
+  Raises:
+    InputError: for settings that cannot work, before anything is computed.
+    FloatingPointError: if the loss stops being finite.
+  """
+  checks.whole("epochs", epochs, 1)
+  if views < 2 or views % 2:
+    raise InputError(f"views = {views}: it must be an even number, at least 2")
+  config = _adapted(config, epochs)
+  config_lib.validate(config)
+  given = _read(backbone)
+  source = source or workdir_lib.load_source(config)
+  exchange.check_fit(given, config_lib.resolve(config, source), source, str(backbone))
+  _check_memory(config, source, views)
+  config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  with (
+    workdir_lib.hold(path, config),
+    checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
+  ):
+    if checkpoints.latest_step() is not None:
+      raise InputError(f"{path} has a checkpoint already: choose another --workdir")
+    model = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+    model = _with_backbone(model, given, mesh)
+    h = _features(config, model, source, mesh, views)
+    model["params"]["projector"] = _fit(
+      h, model["params"]["projector"], config, mesh, path
+    )
+    last = source.steps_per_epoch(config.train.batch_size) * epochs
+    checkpoints.save(last, model=model, train={"step": jnp.int32(last)})
+  logging.info("a projector on %s is step %d of %s", backbone, last, path)
+  return path
+
+
+def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
+  config = config.copy_and_resolve_references()
+  if config.method not in ("cl", "ncl"):
+    raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
+  config.train.epochs = epochs
+  config.optimizer.update(
+    name="adamw", learning_rate=LEARNING_RATE, warmup_epochs=0.1 * epochs
+  )
+  return config
+
+
+def _read(backbone: str | pathlib.Path) -> Any:
+  """{"params": {"backbone"}, "batch_stats"} from a file or a work directory."""
+  path = pathlib.Path(backbone).expanduser()
+  if path.is_dir():
+    whole = sharding_lib.replicated(sharding_lib.make_mesh())
+    found, _ = checkpoint.load_model(path.resolve(), None, whole)
+    return {
+      "params": {"backbone": found["params"]["backbone"]},
+      "batch_stats": found["batch_stats"],
+    }
+  try:
+    return interop.backbone_from_torch(interop.read(path))
+  except InputError as error:
+    raise InputError(f"{backbone}: {error}") from error
+
+
+def _check_memory(config: ConfigDict, source: Source, views: int) -> None:
+  width = config_lib.widths(config)["h"]
+  images = source.num_examples("train")
+  need = 4 * images * views * width
+  if need > MAX_BYTES:
+    raise InputError(
+      f"the features of {views} views of {images} images take {need / 2**30:.1f} GiB, "
+      f"allowed are {MAX_BYTES / 2**30:.0f}: fewer --views, or "
+      "--config.data.train_examples"
+    )
+
+
+def _with_backbone(model: Any, given: Any, mesh: Mesh) -> Any:
+  """The new network with the backbone that was given."""
+  old = {
+    "params": {"backbone": model["params"]["backbone"]},
+    "batch_stats": model["batch_stats"],
+  }
+  new = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), old, given)
+  new = jax.device_put(new, sharding_lib.replicated(mesh))
+  params = dict(model["params"]) | new["params"]
+  return {"params": params, "batch_stats": new["batch_stats"]}
+
+
+def _features(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh, views: int
+) -> np.ndarray:
+  """h of random views of the training images, [N, V, F]."""
+  parts: list[np.ndarray] = []
+  begun = time.monotonic()
+  for pair in range(views // 2):
+    both = features_lib.extract_two_views(
+      config_lib.model(config),
+      variables,
+      source,
+      "train",
+      view=config_lib.augmentation(config),
+      mesh=mesh,
+      batch_size=config.eval.batch_size,
+      # Other views than those that SEPIN looks at.
+      seed=config.seed + 1 + pair,
+    )
+    parts += [part.h for part in both]
+    took = time.monotonic() - begun
+    logging.info(
+      "views %d of %d have passed the backbone, %.0f s left",
+      len(parts),
+      views,
+      took / len(parts) * (views - len(parts)),
+    )
+  return np.stack(parts, 1)
+
+
+def _fit(
+  h: np.ndarray, params: Any, config: ConfigDict, mesh: Mesh, path: pathlib.Path
+) -> Any:
+  """The projector after training; writes a line of metrics.jsonl an epoch."""
+  n = len(h)
+  size = min(config.train.batch_size, n)
+  steps, epochs = n // size, config.train.epochs
+  projector = config_lib.model(config).projector
+  optimizer = optimizers.adamw(
+    optimizers.warmup_cosine(
+      config.optimizer.learning_rate,
+      warmup_steps=round(config.optimizer.warmup_epochs * steps),
+      total_steps=epochs * steps,
+    ),
+    weight_decay=config.optimizer.weight_decay,
+  )
+  run_epoch = functools.partial(
+    _epoch, projector, optimizer, config.loss.map, steps, size
+  )
+  h = jax.device_put(h, sharding_lib.replicated(mesh))
+  params = jax.device_put(params, sharding_lib.replicated(mesh))
+  state = (params, jax.jit(optimizer.init)(params))
+  progress = writer.Progress(epochs * steps, 0, size)
+  for epoch in range(1, epochs + 1):
+    key = jax.random.fold_in(jax.random.key(config.seed), epoch)
+    state, values = run_epoch(state, h, key, config.loss.temperature)
+    values = {name: float(value) for name, value in values.items()}
+    if not np.isfinite(values["loss"]):
+      raise FloatingPointError(f"the loss is {values['loss']} in epoch {epoch}")
+    if jax.process_index() == 0:
+      row = {"step": epoch * steps, "epoch": float(epoch)}
+      writer.append(path / "metrics.jsonl", row | values)
+    progress.update(epoch * steps, f"loss {values['loss']:.4f}")
+  progress.close()
+  return state[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperature):
+  """All steps of an epoch, and its metrics: means, of features the last batch's."""
+  n, views = h.shape[:2]
+  order, choice = jax.random.split(key)
+  rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
+
+  def loss_of(params, pairs):
+    z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
+    f = nonneg.get(map_name)(z.reshape(size, 2, -1))
+    return jnp.mean(losses.nt_xent(f, temperature=temperature)), f
+
+  def step(state, at):
+    params, memory = state
+    rows, number = at
+    # Two different views of each image.
+    keys = jax.random.split(jax.random.fold_in(choice, number), size)
+    picked = jax.vmap(lambda k: jax.random.permutation(k, views)[:2])(keys)
+    pairs = h[rows[:, None], picked]
+    (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(params, pairs)
+    updates, memory = optimizer.update(gradient, memory, params)
+    return (optax.apply_updates(params, updates), memory), (loss, f[:, 0])
+
+  state, (loss, f) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
+  last = l2_normalize(f[-1])
+  return state, {
+    "loss": jnp.mean(loss),
+    "sparsity": metrics.sparsity(last),
+    "live_dimensions": jnp.sum(metrics.live_dimensions(last)),
+    "zero_rows": metrics.num_zero_rows(last),
+  }

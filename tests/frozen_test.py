@@ -1,0 +1,150 @@
+"""A projector on a frozen backbone: what changes, what does not, and the first loss."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from exchange_test import save, tiny_state
+
+from ncl_jax import frozen, interop, nonneg, writer
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import knn, program
+
+
+@pytest.fixture(scope="module")
+def source():
+  return tiny.source(train=16)
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+  """A network as torchvision names it, with a classifier of its own."""
+  state = {}
+  for name, tensor in tiny_state(classes=5).items():
+    part, rest = name.split(".", 1)
+    if part == "backbone":
+      state[rest] = tensor
+    elif part == "classifier":
+      state[f"fc.{rest}"] = tensor
+  return save(tmp_path_factory.mktemp("backbone") / "resnet.safetensors", state)
+
+
+def fit(backbone, workdir, source, method="ncl", **settings):
+  settings = {"views": 2, "epochs": 60} | settings
+  return frozen.train_projector(
+    tiny.config(method), backbone, workdir, source=source, **settings
+  )
+
+
+@pytest.fixture(scope="module")
+def trained(backbone, tmp_path_factory, source):
+  out = tmp_path_factory.mktemp("frozen")
+  return {
+    method: fit(backbone, out / method, source, method) for method in ("ncl", "cl")
+  }
+
+
+def test_the_projector_learns_and_nothing_else_changes(trained, backbone, source):
+  given = interop.backbone_from_torch(interop.read(backbone))
+  for method, path in trained.items():
+    run = program.open_run(path, source=source)
+    assert run.config.loss.map == {"ncl": "rep_relu", "cl": "identity"}[method]
+    kept = {"params": {"backbone": run.variables["params"]["backbone"]}}
+    kept |= {"batch_stats": run.variables["batch_stats"]}
+    jax.tree.map(np.testing.assert_array_equal, kept, given)
+    rows = writer.read(path / "metrics.jsonl")
+    assert [row["epoch"] for row in rows] == list(range(1, 61))
+    assert rows[-1]["step"] == run.step == 60
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.05
+    # What the evaluation programs see.
+    result = knn.evaluate(run.config, run.variables, source, run.mesh)
+    assert result["f"]["accuracy"] >= 0.5
+
+
+def test_the_first_loss_by_hand(backbone, tmp_path, source):
+  """One batch of all images: whatever the order, each against its other view."""
+  path = fit(backbone, tmp_path / "one", source, epochs=1)
+  loss = writer.read(path / "metrics.jsonl")[0]["loss"]
+  run = program.open_run(path, source=source)
+  fresh = program.untrained(run)
+  views = program.features.extract_two_views(
+    program.config_lib.model(run.config),
+    run.variables,
+    source,
+    "train",
+    view=program.config_lib.augmentation(run.config),
+    mesh=run.mesh,
+    batch_size=16,
+    seed=run.config.seed + 1,
+  )
+  p = jax.tree.map(np.asarray, fresh["params"]["projector"])
+  rows = []
+  for h in (view.h for view in views):
+    hidden = np.maximum(h @ p["linear1"]["kernel"] + p["linear1"]["bias"], 0)
+    z = hidden @ p["linear2"]["kernel"] + p["linear2"]["bias"]
+    f = np.float64(nonneg.rep_relu(z))
+    rows.append(f / np.linalg.norm(f, axis=1, keepdims=True))
+  f, n = np.concatenate(rows), len(rows[0])
+  total = 0.0
+  for i in range(2 * n):
+    scores = f @ f[i] / run.config.loss.temperature
+    others = np.delete(scores, i)
+    total += np.log(np.exp(others).sum()) - scores[(i + n) % (2 * n)]
+  assert loss == pytest.approx(total / (2 * n), rel=1e-5)
+
+
+def test_the_same_again(trained, backbone, tmp_path, source):
+  again = fit(backbone, tmp_path / "again", source)
+  rows, expected = (writer.read(p / "metrics.jsonl") for p in (again, trained["ncl"]))
+  assert rows == expected
+
+
+def test_the_backbone_of_a_run_is_taken_as_well(trained, tmp_path, source):
+  path = fit(trained["cl"], tmp_path / "run", source)
+  rows, expected = (writer.read(p / "metrics.jsonl") for p in (path, trained["ncl"]))
+  assert rows == expected
+
+
+@pytest.mark.parametrize(
+  ("method", "settings", "message"),
+  [
+    ("ncl", {"views": 3}, "views = 3: it must be an even number"),
+    ("ncl", {"views": 0}, "views = 0"),
+    ("ce", {}, "config.method is ce"),
+    ("ncl", {"epochs": 0}, "epochs = 0"),
+  ],
+)
+def test_refused_before_anything_is_written(
+  method, settings, message, backbone, tmp_path, source
+):
+  with pytest.raises(InputError, match=message):
+    fit(backbone, tmp_path / "run", source, method, **settings)
+  assert not (tmp_path / "run").exists()
+
+
+def test_other_networks_are_refused(backbone, tmp_path, source):
+  state = dict(interop.read(backbone))
+  with pytest.raises(InputError, match="channels: 1 in the file, 3 in"):
+    fit(backbone, tmp_path / "run", tiny.source(channels=3))
+  config = tiny.config()
+  config.model.width = 4
+  with pytest.raises(
+    InputError, match=r"take the file's network: --config.model.width"
+  ):
+    frozen.train_projector(config, backbone, tmp_path / "run", source=source)
+  del state["layer2.0.conv1.weight"]
+  file = save(tmp_path / "less.safetensors", state)
+  with pytest.raises(InputError, match=r"1 are missing .*layer2\.0\.conv1"):
+    fit(file, tmp_path / "run", source)
+  assert not (tmp_path / "run").exists()
+
+
+def test_too_many_features_and_a_second_training_are_refused(
+  trained, backbone, tmp_path, source, monkeypatch
+):
+  with pytest.raises(InputError, match="choose another --workdir"):
+    fit(backbone, trained["ncl"], source)
+  monkeypatch.setattr(frozen, "MAX_BYTES", 100)
+  with pytest.raises(InputError, match="fewer --views"):
+    fit(backbone, tmp_path / "run", source)
+  assert not (tmp_path / "run").exists()
