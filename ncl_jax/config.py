@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, losses, models, nonneg, optimizers
+from ncl_jax import augment, checks, families, losses, models, nonneg, optimizers, vit
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -27,16 +27,21 @@ METHODS = (
   "nce_projector",
   "supcon",
   "supcon_ncl",
+  *(name + end for name in families.NAMES for end in ("", "_ncl")),
 )
 # Those whose features, and class weights where there are any, pass the map.
-MAPPED = ("ncl", "nce", "nce_projector", "supcon_ncl")
+MAPPED = tuple(m for m in METHODS if m.startswith("nc") or m.endswith("_ncl"))
+LABELLED = ("sup_con", "cross_entropy")  # losses that need labels
+VITS = ("vit_tiny", "vit_small")
 CHOICES = {
   "method": METHODS,
-  "loss.name": ("nt_xent", "sup_con", "cross_entropy"),
+  "loss.name": ("nt_xent", *LABELLED, *families.NAMES),
   "loss.map": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
-  "model.backbone": ("resnet10", "resnet18", "resnet50"),
+  "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS),
   "model.stem": models.STEMS,
+  "model.pool": vit.POOLS,
+  "model.positions": vit.POSITIONS,
   "model.batch_norm": ("per_view", "joint"),
   "model.dtype": ("float32", "bfloat16", "float64"),  # the last needs JAX_ENABLE_X64
   "optimizer.name": ("lars", "sgd", "adamw"),
@@ -94,21 +99,43 @@ def defaults() -> ConfigDict:
   config.model = ConfigDict()
   config.model.backbone = "resnet18"
   config.model.stem = "cifar"
-  config.model.width = 64
+  config.model.width = 64  # of a ResNet's first stage, or of each head of a ViT
+  # Of ViTs alone:
+  config.model.patch = 0  # side in pixels; 0: from the image's, 16 at 224, 4 at 32
+  config.model.pool = "class_token"  # or "mean" over the patches
+  config.model.positions = "learned"  # or "fixed"
   config.model.projector = True  # False: z is h
   config.model.projector_hidden = 2048
   config.model.projector_out = 256
+  config.model.projector_layers = 2
+  config.model.projector_batch_norm = False  # after each hidden layer
+  config.model.predictor_hidden = 0  # of MoCo v3 and BYOL; 0: as projector_hidden
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
   config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
   config.loss = ConfigDict()
-  config.loss.name = "nt_xent"  # or "sup_con", "cross_entropy", which need labels
+  # Or "sup_con", "cross_entropy", which need labels, or one of `families.NAMES`.
+  config.loss.name = "nt_xent"
   config.loss.map = "rep_relu"  # "identity" is CL
+  config.loss.map_dims = 0  # how many of the first dimensions pass it; 0: all
+  config.loss.map_anneal_epochs = 0.0  # in which it comes in, from none of it to all
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
   config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
+  config.loss.weight = 1.0  # factor of a loss of pairs, but not of its penalty
+  # Of MoCo v3, BYOL and DINO: how much of the slow copy stays, at the first step.
+  config.loss.momentum = 0.99
+  config.loss.off_diagonal = 0.0051  # of Barlow Twins: the weight of other dimensions
+  # Of VICReg: the weights of its three terms.
+  config.loss.invariance = 25.0
+  config.loss.variance = 25.0
+  config.loss.covariance = 1.0
+  # Of DINO:
+  config.loss.prototypes = 0  # how many
+  config.loss.teacher_temperature = 0.04
+  config.loss.centre_momentum = 0.9
   # Of cross entropy alone:
   config.loss.scale = 1.0  # factor of the logits
   config.loss.label_smoothing = 0.0  # share of the target spread over all classes
@@ -159,9 +186,9 @@ def defaults() -> ConfigDict:
 def set_method(config: ConfigDict, argument: str) -> None:
   """Makes `config` one of `METHODS`, the part after the colon of `--config=FILE:ARG`.
 
-  CL and NCL differ by the map alone, and so do `supcon` and `supcon_ncl`; CE and NCE by
-  the map and by CE's bias. Classifiers train by SGD on one view of each image, cropped
-  and flipped as the config has it.
+  CL and NCL differ by the map alone, and so do `supcon` and `supcon_ncl`, `byol` and
+  `byol_ncl`, and the like; CE and NCE by the map and by CE's bias. Classifiers train by
+  SGD on one view of each image, cropped and flipped as the config has it.
 
   Args:
     config: changed in place.
@@ -178,8 +205,11 @@ def set_method(config: ConfigDict, argument: str) -> None:
       f"{', '.join(f'{name},MAP' for name in MAPPED)}"
     )
   config.method = method
-  if method.startswith("supcon"):
+  family = method.removesuffix("_ncl")
+  if family == "supcon":
     config.loss.name = "sup_con"
+  elif family in families.NAMES:
+    families.set_up(config, family)
   elif method not in ("cl", "ncl"):
     config.loss.name = "cross_entropy"
     config.model.projector = method.endswith("_projector")
@@ -200,15 +230,18 @@ def validate(config: ConfigDict) -> None:
     InputError: naming the field, its value and what is allowed.
   """
   for key, allowed in CHOICES.items():
-    checks.choice(key, _get(config, key), allowed)
+    checks.choice(key, get(config, key), allowed)
   if not config.data.source:
     raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
   for key in (
     "loss.temperature",
     "loss.scale",
+    "loss.weight",
+    "loss.teacher_temperature",
     "model.width",
     "model.projector_hidden",
     "model.projector_out",
+    "model.projector_layers",
     "optimizer.learning_rate",
     "optimizer.probe_learning_rate",
     "optimizer.trust_coefficient",
@@ -221,8 +254,8 @@ def validate(config: ConfigDict) -> None:
     "eval.knn_temperature",
     "eval.retrieval_k",
   ):
-    if not (math.isfinite(_get(config, key)) and _get(config, key) > 0):
-      raise InputError(f"{key} is {_get(config, key)}: it must be greater than 0")
+    if not (math.isfinite(get(config, key)) and get(config, key) > 0):
+      raise InputError(f"{key} is {get(config, key)}: it must be greater than 0")
   for key in (
     "seed",
     "data.image_size",
@@ -239,11 +272,20 @@ def validate(config: ConfigDict) -> None:
     "train.steps_per_call",
     "data.on_device_mib",
     "loss.l1",
+    "loss.map_dims",
+    "loss.map_anneal_epochs",
+    "loss.off_diagonal",
+    "loss.invariance",
+    "loss.variance",
+    "loss.covariance",
+    "loss.prototypes",
+    "model.predictor_hidden",
+    "model.patch",
     "eval.test_every_epochs",
     "eval.threshold",
   ):
-    if not (math.isfinite(_get(config, key)) and _get(config, key) >= 0):
-      raise InputError(f"{key} is {_get(config, key)}: it must not be negative")
+    if not (math.isfinite(get(config, key)) and get(config, key) >= 0):
+      raise InputError(f"{key} is {get(config, key)}: it must not be negative")
   if config.loss.learn_temperature:
     lowest = 1 / optimizers.LARGEST_SCALE
     if config.loss.temperature < lowest:
@@ -252,6 +294,7 @@ def validate(config: ConfigDict) -> None:
         f"at least {lowest}"
       )
   _check_classifier(config)
+  families.check(config, defaults())
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
   if not 0 < config.eval.activity <= 1:
@@ -273,10 +316,10 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     InputError: if the batch is larger than the training set.
   """
   config = config.copy_and_resolve_references()
-  if config.loss.name != "nt_xent" and not source.num_classes:
+  if config.loss.name in LABELLED and not source.num_classes:
     raise InputError(
       f"loss.name is {config.loss.name} and {source.name} has no labels: without them "
-      "only nt_xent works"
+      f"only {', '.join(n for n in CHOICES['loss.name'] if n not in LABELLED)} work"
     )
   examples = source.num_examples("train")
   height, width, channels = source.image_shape
@@ -314,22 +357,47 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
       f"cannot be longer than the training, train.epochs = {config.train.epochs}"
     )
   _check_augment(config)
+  model(config)  # refuses a ViT whose patches do not fit the images
+  _check_map(config)
   return config.lock()
 
 
 def model(config: ConfigDict) -> models.ContrastiveModel:
   """The network that the settings describe."""
   settings = config.model
-  backbone = getattr(models, settings.backbone)(
-    stem=settings.stem, width=settings.width, dtype=jnp.dtype(settings.dtype)
-  )
-  backbone = backbone.clone(remat=settings.remat)
+  backbone = _backbone(config).clone(remat=settings.remat)
   if not settings.projector:
     return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(
-    settings.projector_hidden, settings.projector_out, dtype=jnp.dtype(settings.dtype)
+    settings.projector_hidden,
+    settings.projector_out,
+    jnp.dtype(settings.dtype),
+    settings.projector_layers,
+    settings.projector_batch_norm,
   )
   return models.ContrastiveModel(backbone, projector)
+
+
+def _backbone(config: ConfigDict) -> models.ResNet | vit.ViT:
+  settings = config.model
+  given = {"width": settings.width, "dtype": jnp.dtype(settings.dtype)}
+  if settings.backbone not in VITS:
+    return getattr(models, settings.backbone)(stem=settings.stem, **given)
+  given |= {name: settings[name] for name in ("patch", "pool", "positions")}
+  return getattr(vit, settings.backbone)(config.augment.size, **given)
+
+
+def predictor(config: ConfigDict) -> models.Projector | None:
+  """The network after the projector that foresees the other view's features, if any."""
+  settings = config.model
+  if config.loss.name not in families.PREDICTOR:
+    return None
+  return models.Projector(
+    settings.predictor_hidden or settings.projector_hidden,
+    settings.projector_out,
+    jnp.dtype(settings.dtype),
+    batch_norm=True,
+  )
 
 
 def widths(config: ConfigDict) -> dict[str, int]:
@@ -370,6 +438,36 @@ def from_json(text: str) -> ConfigDict:
   config = defaults()
   _update(config, values, prefix="")
   return config
+
+
+def overrides(recipe: ConfigDict, given: ConfigDict) -> dict[str, Any]:
+  """The fields in which a config is not its recipe: dotted name -> its value."""
+  usual = _flat(recipe)
+  return {
+    key: tuple(value) if isinstance(value, list) else value
+    for key, value in _flat(given).items()
+    if key not in usual or usual[key] != value
+  }
+
+
+def put(config: ConfigDict, key: str, value: Any) -> None:
+  """Sets a field by its dotted name.
+
+  Raises:
+    InputError: for an unknown field, or a value of another type.
+  """
+  *sections, field = key.split(".")
+  place = config
+  for section in sections:
+    place = place[section] if section in place else ConfigDict()
+  if field not in place:
+    near = nearest_key(key)
+    hint = f": did you mean {near}?" if near else ""
+    raise InputError(f"unknown config field {key!r}{hint}")
+  try:
+    place[field] = value
+  except TypeError as error:
+    raise InputError(f"{key} = {value!r}: {error}") from error
 
 
 def differences(stored: ConfigDict, given: ConfigDict) -> list[str]:
@@ -433,6 +531,31 @@ def _check_classifier(config: ConfigDict) -> None:
     raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
 
 
+def _check_map(config: ConfigDict) -> None:
+  """Where and when the map is applied."""
+  settings = config.loss
+  for key in ("map_dims", "map_anneal_epochs"):
+    if settings[key] and settings.map == "identity":
+      raise InputError(
+        f"loss.{key} is {settings[key]}: the map is identity, there is none"
+      )
+  width = widths(config)["z"]
+  if settings.map_dims > width:
+    raise InputError(
+      f"loss.map_dims is {settings.map_dims}: there are {width} dimensions"
+    )
+  if settings.map_anneal_epochs and settings.name == "cross_entropy":
+    raise InputError(
+      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: cross entropy has its "
+      "map from the first step on"
+    )
+  if settings.map_anneal_epochs > config.train.epochs:
+    raise InputError(
+      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: the map must be whole "
+      f"before the training ends, train.epochs = {config.train.epochs}"
+    )
+
+
 def _check_augment(config: ConfigDict) -> None:
   """Runs the checks of `AugmentConfig`; what the data decide is stood in for."""
   fields = dict(config.augment)
@@ -442,7 +565,8 @@ def _check_augment(config: ConfigDict) -> None:
   augment.AugmentConfig(**fields)
 
 
-def _get(config: ConfigDict, key: str) -> Any:
+def get(config: ConfigDict, key: str) -> Any:
+  """A field by its dotted name."""
   for part in key.split("."):
     config = config[part]
   return config
