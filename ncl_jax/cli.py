@@ -258,7 +258,9 @@ def _usage(main: Callable[[], None]) -> str:
     if flag.name not in shared:
       lines += _explained(flag)
   if any(flag.name == "config" for flag in own):
-    text = "a setting of the config; ncl_jax/config.py lists them with their defaults"
+    text = (
+      "a setting of the config; ncl_jax/config/fields.py lists them with their defaults"
+    )
     lines += _entry("--config.SECTION.FIELD", text)
   lines += ["", "On several machines, the same command on each:"]
   for flag in own:
