@@ -13,6 +13,7 @@ paper's text gives a batch of 256, the released configuration 128: this is the t
 """
 
 from ncl_jax import config as config_lib
+from ncl_jax import families
 
 
 def get_config(argument: str = "ncl"):
@@ -32,4 +33,5 @@ def get_config(argument: str = "ncl"):
   config.optimizer.learning_rate = 0.3
   config.train.epochs = 100
   config_lib.set_method(config, argument)
+  families.published(config, photographs=True)
   return config

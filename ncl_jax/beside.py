@@ -62,12 +62,12 @@ def controls_table(
   }
   shown = [k for k in COLUMNS if any(np.isfinite(m[k]) for m in means.values())]
   width = max(len(labels[arm]) for arm in results)
-  lines = [" " * width + "".join(f"{COLUMNS[key]:>9}" for key in shown)]
+  lines = [" " * width + "".join(f"{COLUMNS[key]:>10}" for key in shown)]
   for arm in results:
     if not any(np.isfinite(means[arm][key]) for key in shown):
       continue
     cells = [_cell(means[arm][key], units[key]) for key in shown]
-    lines.append(f"{labels[arm]:{width}}" + "".join(f"{cell:>9}" for cell in cells))
+    lines.append(f"{labels[arm]:{width}}" + "".join(f"{cell:>10}" for cell in cells))
   count = len(next(iter(results.values())))
   lines += [
     "",

@@ -1,7 +1,8 @@
 """Orbax checkpoints of a work directory: save, resume, load the model alone.
 
 A checkpoint has two items: `model` (params, batch_stats), which is all that evaluation
-reads, and `train` (step, opt_state, epoch); see `TrainState.items`.
+reads, and `train` (step, opt_state, epoch, and the slow copy of methods that have one);
+see `TrainState.items`.
 """
 
 import contextlib

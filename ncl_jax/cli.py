@@ -200,10 +200,15 @@ def _parsed(argv: list[str]) -> list[str]:
   return rest
 
 
-def recipe() -> ConfigDict:
-  """What the file of --config gives, without the changes of the command line."""
+def recipe(method: str = "") -> ConfigDict:
+  """What the file of --config gives, without the changes of the command line.
+
+  Args:
+    method: another one than after the colon there; "": that one.
+  """
   named = config_flags.get_config_filename(flags.FLAGS["config"])
   file, _, argument = named.partition(":")
+  argument = method or argument
   spec = importlib.util.spec_from_file_location("recipe", file)
   assert spec and spec.loader
   module = importlib.util.module_from_spec(spec)
@@ -253,7 +258,9 @@ def _usage(main: Callable[[], None]) -> str:
     if flag.name not in shared:
       lines += _explained(flag)
   if any(flag.name == "config" for flag in own):
-    text = "a setting of the config; ncl_jax/config.py lists them with their defaults"
+    text = (
+      "a setting of the config; ncl_jax/config/fields.py lists them with their defaults"
+    )
     lines += _entry("--config.SECTION.FIELD", text)
   lines += ["", "On several machines, the same command on each:"]
   for flag in own:

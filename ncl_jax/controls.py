@@ -184,8 +184,9 @@ def last_layer(
     )
   params = dict(variables["params"])
   projector = dict(params["projector"])
-  last = jax.tree.map(lambda x: np.asarray(x, np.float64), projector["linear2"])
-  projector["linear2"] = {
+  name = f"linear{config.model.projector_layers}"
+  last = jax.tree.map(lambda x: np.asarray(x, np.float64), projector[name])
+  projector[name] = {
     "kernel": jnp.asarray(last["kernel"] @ matrix, jnp.float32),
     "bias": jnp.asarray(last["bias"] @ matrix + shift, jnp.float32),
   }
@@ -219,7 +220,7 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
       train=True,
       mutable=["batch_stats"],
     )
-    return mutated["batch_stats"]
+    return mutated.get("batch_stats", {})
 
   batch_stats = variables["batch_stats"]
   batches = source.train_batches(
@@ -245,5 +246,5 @@ def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:
   config = config.copy_and_resolve_references()
   config.model.projector = True  # what gives z its own width
   config.model.projector_out = width
-  config.loss.map = map_name
+  config.loss.update(map=map_name, map_dims=0)
   return config

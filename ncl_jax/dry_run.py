@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, speed
+from ncl_jax import checkpoint, momentum, speed
 from ncl_jax import config as config_lib
 from ncl_jax import feed as feed_lib
 from ncl_jax import step as step_lib
@@ -117,6 +117,8 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
   optimizer, _ = step_lib.make_optimizer(config, 1)
   slots = _bytes(jax.eval_shape(optimizer.init, variables["params"]))
   state = 2 * _bytes(variables["params"]) + _bytes(variables["batch_stats"]) + slots
+  # The slow copy of the methods that have one.
+  state += _bytes(jax.eval_shape(lambda v: momentum.init(config, v), variables))
   kept = _kept(config, source, variables) / devices
   flops = _step_flops(config, source, variables)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
@@ -136,7 +138,8 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
 
 def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
   lines = []
-  if config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
+  is_resnet = config.model.backbone not in config_lib.VITS
+  if is_resnet and config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
     lines.append(
       "Advice    for images of this size --config.model.stem=imagenet: a sixteenth of "
       "the work\n          and memory"

@@ -51,10 +51,10 @@ def import_torch(
     InputError: if the file, the config and the data do not fit; nothing is written.
   """
   config_lib.validate(config)
-  if config.loss.name == "cross_entropy":
+  if config.loss.name not in ("nt_xent", "sup_con"):
     raise InputError(
       f"config.method is {config.method}: files are of pretraining runs. Import it as "
-      "ncl or cl, and start a classifier from that by train.init_from"
+      "ncl or cl, and start another method from that by train.init_from"
     )
   state = interop.read(file)
   try:
@@ -128,7 +128,7 @@ def export_variables(
   variables = jax.device_get(run.variables)
   if names == "torch":
     # The released code knows no such parameters: its classifier is our probe.
-    for name in ("loss", "classifier"):
+    for name in ("loss", "classifier", "prototypes"):
       variables["params"].pop(name, None)
   arrays = (
     interop.to_torch(variables)

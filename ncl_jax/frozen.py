@@ -106,6 +106,11 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
     raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
   if config.loss.name == "clip":
     raise InputError("loss.name is clip: a projector alone is trained on images alone")
+  for key in ("model.projector_batch_norm", "loss.map_anneal_epochs"):
+    if config_lib.get(config, key):
+      raise InputError(
+        f"{key} is {config_lib.get(config, key)}: a projector alone does not take it"
+      )
   config.train.epochs = epochs
   config.optimizer.update(
     name="adamw", learning_rate=LEARNING_RATE, warmup_epochs=0.1 * epochs
@@ -199,7 +204,12 @@ def _fit(
     weight_decay=config.optimizer.weight_decay,
   )
   run_epoch = functools.partial(
-    _epoch, projector, optimizer, config.loss.map, steps, size
+    _epoch,
+    projector,
+    optimizer,
+    (config.loss.map, config.loss.map_dims),
+    steps,
+    size,
   )
   h = jax.device_put(h, sharding_lib.replicated(mesh))
   params = jax.device_put(params, sharding_lib.replicated(mesh))
@@ -220,7 +230,7 @@ def _fit(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperature):
+def _epoch(projector, optimizer, chosen, steps, size, state, h, key, temperature):
   """All steps of an epoch, and its metrics: means, of features the last batch's."""
   n, views = h.shape[:2]
   order, choice = jax.random.split(key)
@@ -228,7 +238,7 @@ def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperatu
 
   def loss_of(params, pairs):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
-    f = nonneg.get(map_name)(z.reshape(size, 2, -1))
+    f = nonneg.apply_map(z.reshape(size, 2, -1), *chosen)
     return jnp.mean(losses.nt_xent(f, temperature=temperature)), f
 
   def step(state, at):

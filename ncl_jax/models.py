@@ -181,30 +181,44 @@ def _resnet(stages, block, stem: str, width: int, dtype: Any) -> ResNet:
 
 
 class Projector(nn.Module):
-  """Two linear layers with biases and a ReLU between them, without normalisation.
+  """Linear layers with biases and a ReLU between any two; by default two layers.
 
   Attributes:
-    hidden: width of the hidden layer.
+    hidden: width of the hidden layers.
     out: width D of the result.
     dtype: computation's type; None = that of input and parameters. Results are float32.
+    depth: linear layers, at least 1.
+    batch_norm: normalise each hidden layer before its ReLU.
 
-  Reference: the released code's recipe, e.g. 2048 and 256 on CIFAR.
+  Reference: the released code's recipe, e.g. 2048 and 256 on CIFAR; three layers and
+  normalisation as in Zbontar et al. 2021 (arXiv:2103.03230), Section 2.2.
   """
 
   hidden: int
   out: int
   dtype: Any = None
+  depth: int = 2
+  batch_norm: bool = False
 
   @nn.compact
-  def layers(self, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[B, F] -> hidden layer after the ReLU [B, hidden] and z [B, D], float32."""
-    hidden = nn.relu(Linear(self.hidden, self.dtype, name="linear1")(h))
-    z = Linear(self.out, self.dtype, name="linear2")(hidden)
+  def layers(
+    self, h: jax.Array, train: bool = False, views: int = 1
+  ) -> tuple[jax.Array, jax.Array]:
+    """[B, F] -> last hidden layer after the ReLU [B, hidden] and z [B, D], float32."""
+    hidden = h
+    for i in range(1, self.depth):
+      hidden = Linear(self.hidden, self.dtype, name=f"linear{i}")(hidden)
+      if self.batch_norm:
+        pixel = hidden[:, None, None]  # rows are images of one pixel to BatchNorm
+        norm = BatchNorm(dtype=self.dtype, name=f"bn{i}")
+        hidden = norm(pixel, train, views)[:, 0, 0]
+      hidden = nn.relu(hidden)
+    z = Linear(self.out, self.dtype, name=f"linear{self.depth}")(hidden)
     return at_least_float32(hidden), at_least_float32(z)
 
-  def __call__(self, h: jax.Array) -> jax.Array:
-    """[B, F] -> z [B, D], float32."""
-    return self.layers(h)[1]
+  def __call__(self, h: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
+    """[B, F] -> z [B, D], float32; train and views as in `ContrastiveModel`."""
+    return self.layers(h, train, views)[1]
 
 
 class NoProjector(nn.Module):
@@ -214,7 +228,7 @@ class NoProjector(nn.Module):
     """[B, F] -> h twice."""
     return h, h
 
-  def __call__(self, h: jax.Array) -> jax.Array:
+  def __call__(self, h: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, F] -> h."""
     return h
 
@@ -223,14 +237,15 @@ class ContrastiveModel(nn.Module):
   """A backbone and the projector on top of it; the map and the loss come after.
 
   Hashable, so it can be a static argument of a jitted function. Variables:
-  `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`.
+  `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`, the latter also
+  of a projector that normalises.
 
   Attributes:
-    backbone: e.g. `resnet18()`.
+    backbone: e.g. `resnet18()` or `vit.vit_tiny(32)`.
     projector: e.g. `Projector(2048, 256)`, or `NoProjector()`.
   """
 
-  backbone: ResNet
+  backbone: Any
   projector: Projector | NoProjector
 
   def __call__(
@@ -248,7 +263,7 @@ class ContrastiveModel(nn.Module):
       h and z, float32 (float64 for float64 input and parameters).
     """
     h = self.backbone(x, train, views)
-    return h, self.projector(h)
+    return h, self.projector(h, train, views)
 
   def embed(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Images [B, H, W, C] -> h [B, F], projector's hidden layer, z [B, D]; evaluation.

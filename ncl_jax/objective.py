@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from ml_collections import ConfigDict
 
+from ncl_jax import config as config_lib
 from ncl_jax import losses, numerics
 from ncl_jax import sharding as sharding_lib
 
@@ -156,17 +157,24 @@ def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
 
 
 def init(config: ConfigDict) -> dict[str, Any]:
-  """What the loss learns: with `loss.learn_temperature` the logarithm of 1/T.
+  """What the loss learns: the logarithm of 1/T, where asked for; DINO's prototypes.
 
   Args:
     config: settings.
 
   Returns:
-    {"loss": {"log_scale": []}}, to join the parameters, or {}.
+    {"loss": {"log_scale": []}} with `loss.learn_temperature`, {"prototypes": [K, D]}
+    with DINO, to join the parameters; else {}.
   """
-  if not config.loss.learn_temperature:
-    return {}
-  return {"loss": {"log_scale": -jnp.log(jnp.float32(config.loss.temperature))}}
+  learnt: dict[str, Any] = {}
+  if config.loss.learn_temperature:
+    learnt["loss"] = {"log_scale": -jnp.log(jnp.float32(config.loss.temperature))}
+  if config.loss.name == "dino":
+    shape = (config.loss.prototypes, config_lib.widths(config)["z"])
+    # A key of its own: the network's are drawn from the seed's key itself.
+    key = jax.random.fold_in(jax.random.key(config.seed), 1)
+    learnt["prototypes"] = jax.random.uniform(key, shape, minval=-1.0)
+  return learnt
 
 
 def temperature(config: ConfigDict, params: Any) -> Any:

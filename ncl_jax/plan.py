@@ -229,6 +229,7 @@ def plan(
       "parameters": _bytes(state.params),
       "batch statistics": _bytes(state.batch_stats),
       "optimiser state": _bytes(state.opt_state),
+      **({"momentum encoder": _bytes(state.momentum)} if state.momentum else {}),
       "training images" if resident else "batch": _bytes(data)
       // (1 if resident else mesh.size),
     },

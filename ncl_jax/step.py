@@ -17,6 +17,7 @@ from ncl_jax import (
   feed,
   losses,
   metrics,
+  momentum,
   objective,
   optimizers,
 )
@@ -39,6 +40,7 @@ class TrainState:
     batch_stats: BatchNorm's running statistics.
     opt_state: of the optimiser.
     epoch: what the features of this epoch have shown so far, see `collapse`.
+    momentum: the slow copy of the network, see `momentum`; None for most methods.
   """
 
   step: jax.Array
@@ -46,16 +48,16 @@ class TrainState:
   batch_stats: Any
   opt_state: Any
   epoch: Any = None
+  momentum: Any = None
 
   def items(self) -> dict[str, Any]:
     """The two items of a checkpoint: what evaluation reads, and the rest."""
+    train = {"step": self.step, "opt_state": self.opt_state, "epoch": self.epoch}
+    if self.momentum is not None:
+      train["momentum"] = self.momentum
     return {
       "model": {"params": self.params, "batch_stats": self.batch_stats},
-      "train": {
-        "step": self.step,
-        "opt_state": self.opt_state,
-        "epoch": self.epoch,
-      },
+      "train": train,
     }
 
 
@@ -116,7 +118,8 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
     source: for the image channels and the number of classes.
 
   Returns:
-    {"params": {"backbone", "projector", "probe" or "classifier"}, "batch_stats"}.
+    {"params": {"backbone", "projector", "probe" or "classifier"}, "batch_stats"}, with
+    "predictor", "prototypes" and "loss" among the parameters where the loss has them.
   """
   model = config_lib.model(config)
   size, channels = config.augment.size, source.image_shape[-1]
@@ -126,12 +129,20 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   )
   params = dict(variables["params"]) | objective.init(config)
   params |= classifier.init(config, source)
+  batch_stats = variables.get("batch_stats", {})
+  predictor = config_lib.predictor(config)
+  if predictor is not None:
+    # A key of its own: the network's are drawn from the seed's key itself.
+    key = jax.random.fold_in(jax.random.key(config.seed), 2)
+    drawn = predictor.init(key, jnp.zeros((2, config.model.projector_out)))
+    params["predictor"] = drawn["params"]
+    batch_stats = {**batch_stats, "predictor": drawn["batch_stats"]}
   if source.num_classes and "classifier" not in params:
     params["probe"] = {
       "kernel": jnp.zeros((model.backbone.num_features, source.num_classes)),
       "bias": jnp.zeros(source.num_classes),
     }
-  return {"params": params, "batch_stats": variables["batch_stats"]}
+  return {"params": params, "batch_stats": batch_stats}
 
 
 def init_state(
@@ -145,6 +156,7 @@ def init_state(
     batch_stats=variables["batch_stats"],
     opt_state=optimizer.init(variables["params"]),
     epoch=collapse.start(config_lib.widths(config)["z"]),
+    momentum=momentum.init(config, variables),
   )
 
 
@@ -311,7 +323,13 @@ def _make_step(
     return classifier.mix(views, batch["share"]) if "share" in batch else views
 
   update = make_update(
-    config, source.num_classes, optimizer, learning_rate, make_views, mesh
+    config,
+    source.num_classes,
+    optimizer,
+    learning_rate,
+    make_views,
+    mesh,
+    per_epoch,
   )
 
   def step(state, batch):

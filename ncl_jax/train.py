@@ -17,6 +17,7 @@ from ncl_jax import (
   checkpoint,
   collapse,
   distributed,
+  momentum,
   optimizers,
   speed,
   writer,
@@ -307,19 +308,20 @@ def _with_weights_of(
     found = model
   else:
     stored, step = checkpoint.load_model(workdir, None, whole)
-    params = dict(new["params"])
-    both = params.keys() & stored["params"].keys()
+    both = new["params"].keys() & stored["params"].keys()
     names = [name for name in ("backbone", "projector") if name in both]
 
     def part(model):
-      taken = {name: model["params"][name] for name in names}
-      return {"params": taken, "batch_stats": model["batch_stats"]}
+      return {
+        kind: {name: tree[name] for name in names if name in tree}
+        for kind, tree in model.items()
+      }
 
     found = part(stored)
     checkpoint.check_fit(
       found, part(new), f"the checkpoint of step {step} in {workdir}"
     )
-    model = found | {"params": params | found["params"]}
+    model = {kind: {**tree, **found.get(kind, {})} for kind, tree in new.items()}
     logging.info("another loss: %s taken, the rest is new", " and ".join(names))
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
@@ -328,6 +330,9 @@ def _with_weights_of(
     step,
     workdir,
   )
+  if state.momentum is not None:
+    begin = jax.jit(lambda model: momentum.init(config, model), out_shardings=whole)
+    state = dataclasses.replace(state, momentum=begin(model))
   return dataclasses.replace(state, **model)
 
 

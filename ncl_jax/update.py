@@ -1,7 +1,7 @@
 """One update of a train state from given views: loss, gradients, optimiser.
 
 CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the map
-"identity" is CL.
+"identity" is CL. So it is with every other method: its loss sees mapped features.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,9 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import accumulation, classifier, nonneg, objective
+from ncl_jax import accumulation, classifier, nonneg, objective, pair_loss
 from ncl_jax import config as config_lib
+from ncl_jax import momentum as momentum_lib
 
 
 def make_update(
@@ -24,6 +25,7 @@ def make_update(
   learning_rate: optax.Schedule,
   make_views: Callable[[Any], jax.Array] = lambda views: views,
   mesh: Mesh | None = None,
+  steps_per_epoch: int = 1,
 ):
   """One update from given views: loss, gradients, optimiser, statistics.
 
@@ -38,93 +40,149 @@ def make_update(
     learning_rate: from `make_optimizer`, for the log.
     make_views: from what `update` gets for views, or a chunk of it, to the views.
     mesh: that the batch is split over; None for one device.
+    steps_per_epoch: updates in an epoch, for what changes as the training goes on.
 
   Returns:
     `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
     what `make_views` takes: a tree of arrays [N, ...]; with a text tower among them
     "tokens" [N, L]) and labels [N], for a classifier also their shares [N, K]; metrics
     are scalars, z [N, V, D] is what the loss saw, after the map: of two towers the
-    image's and the text's. A pure function of global arrays.
+    image's and the text's; where there is a predictor, what this one saw. A pure
+    function of global arrays.
   """
-  model = config_lib.model(config)
-  map_name = config.loss.map
   count = config_lib.views(config)
-  bn_views = count if config.model.batch_norm == "per_view" else 1
+  total = config.train.epochs * steps_per_epoch
+  forward = accumulation.in_chunks(
+    _forward(config, make_views, count), config.train.accumulate
+  )
 
-  def forward(params, batch_stats, views):
-    texts = {"tokens": views["tokens"]} if config.loss.name == "clip" else {}
-    views = make_views(views)
-    n = views.shape[0]
-    (h, z), mutated = model.apply(
-      {"params": params, "batch_stats": batch_stats},
-      views.reshape(n * count, *views.shape[2:]),
-      train=True,
-      views=bn_views,
-      mutable=["batch_stats"],
-      **texts,
+  def mapped(z, step):
+    return _mapped(config, z, step, steps_per_epoch)
+
+  def loss_fn(params, state, views, labels):
+    slow = state.momentum or {}
+    seen, (batch_stats, slow_stats) = forward(
+      (params, slow.get("params")), (state.batch_stats, slow.get("batch_stats")), views
     )
-    # Detached: the probe watches the features and never shapes them.
-    h = jax.lax.stop_gradient(h)
-    return (h, z), mutated["batch_stats"]
-
-  forward = accumulation.in_chunks(forward, config.train.accumulate)
-
-  def loss_fn(params, batch_stats, views, labels):
-    (h, z), batch_stats = forward(params, batch_stats, views)
     if config.loss.name == "cross_entropy":
-      loss, values = _classify(config, params, z, labels, num_classes)
+      loss, values = _classify(config, params, seen["z"], labels, num_classes)
+      slow_seen = {}
     else:
-      loss, values = _contrast(config, params, (h, z), labels, num_classes, mesh)
-    z = nonneg.apply_map(z, map_name).reshape(labels.shape[0], -1, z.shape[-1])
-    return loss, (batch_stats, z, values)
+      loss, values, slow_seen = _contrast(
+        config, params, slow, seen, labels, mesh, lambda z: mapped(z, state.step)
+      )
+      if num_classes:
+        probe, more = _probe(params, seen["h"], labels)
+        loss, values = loss + probe, values | more
+    slow_seen["batch_stats"] = slow_stats
+    z = mapped(seen["z"], state.step)
+    z = z.reshape(labels.shape[0], -1, z.shape[-1])
+    return loss, (batch_stats, slow_seen, z, values)
 
   def update(state, views, labels):
-    gradients, (batch_stats, z, values) = jax.grad(loss_fn, has_aux=True)(
-      state.params, state.batch_stats, views, labels
+    gradients, (batch_stats, slow_seen, z, values) = jax.grad(loss_fn, has_aux=True)(
+      state.params, state, views, labels
     )
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     values["learning_rate"] = learning_rate(state.step)
     values["gradient_norm"] = optax.tree.norm(gradients)
+    params = optax.apply_updates(state.params, updates)
     state = state.replace(
       step=state.step + 1,
-      params=optax.apply_updates(state.params, updates),
+      params=params,
       batch_stats=batch_stats,
       opt_state=opt_state,
+      momentum=momentum_lib.move(
+        config, state.momentum, params, slow_seen, state.step, total
+      ),
     )
     return state, values, z
 
   return update
 
 
-def _contrast(config, params, features, labels, num_classes, mesh):
-  """The loss of pairs of views, and beside it the online probe's."""
-  h, z = features
-  z = nonneg.apply_map(z, config.loss.map).reshape(-1, 2, z.shape[-1])
+def _forward(config, make_views, count):
+  """Views to the outputs of the network, its predictor and its slow copy."""
+  model, predictor = config_lib.model(config), config_lib.predictor(config)
+  bn_views = count if config.model.batch_norm == "per_view" else 1
+
+  def run(network, params, batch_stats, rows, **texts):
+    outputs, mutated = network.apply(
+      {"params": params, "batch_stats": batch_stats},
+      rows,
+      train=True,
+      views=bn_views,
+      mutable=["batch_stats"],
+      **texts,
+    )
+    return outputs, mutated.get("batch_stats", {})
+
+  def forward(params, moving, views):
+    (params, slow), (stats, slow_stats) = params, moving
+    texts = {"tokens": views["tokens"]} if config.loss.name == "clip" else {}
+    views = make_views(views)
+    rows = views.reshape(views.shape[0] * count, *views.shape[2:])
+    own = {name: tree for name, tree in stats.items() if name != "predictor"}
+    (h, z), moved = run(model, params, own, rows, **texts)
+    # Detached: the probe watches the features and never shapes them.
+    seen = {"h": jax.lax.stop_gradient(h), "z": z}
+    if predictor is not None:
+      seen["foreseen"], following = run(
+        predictor, params["predictor"], stats["predictor"], z
+      )
+      moved = {**moved, "predictor": following}
+    if slow is not None:
+      (_, keys), slow_stats = run(model, jax.lax.stop_gradient(slow), slow_stats, rows)
+      seen["keys"] = jax.lax.stop_gradient(keys)
+    return seen, (moved, slow_stats)
+
+  return forward
+
+
+def _mapped(config, z, step, steps_per_epoch):
+  """Features after the map, or after as much of it as this step has."""
+  settings, share = config.loss, None
+  if settings.map_anneal_epochs:
+    share = jnp.minimum(step / (settings.map_anneal_epochs * steps_per_epoch), 1)
+  return nonneg.apply_map(z, settings.map, settings.map_dims, share)
+
+
+def _contrast(config, params, slow, seen, labels, mesh, mapped):
+  """The loss of pairs of views, and what the slow copy is to know of the batch."""
+
+  def pairs(z):
+    return mapped(z).reshape(-1, 2, z.shape[-1])
+
+  f = pairs(seen.get("foreseen", seen["z"]))
+  keys: Any = pairs(seen["keys"]) if "keys" in seen else None
   temperature = objective.temperature(config, params)
-  if config.loss.name == "sup_con":
-    sup_con = objective.sup_con(config.loss.precision)
-    loss = sup_con(z, labels, temperature).mean()
-  elif config.loss.name == "clip":
-    loss = objective.clip(config.loss.precision)(z, temperature).mean()
+  slow_seen = {}
+  if config.loss.name == "dino":
+    student, teacher = (mapped(p["prototypes"]) for p in (params, slow["params"]))
+    loss, slow_seen["scores"] = pair_loss.prototype_loss(
+      config, (f, student), (keys, teacher), slow["centre"], temperature
+    )
   else:
-    nt_xent = objective.nt_xent(mesh, config.loss.precision)
-    loss = nt_xent(z, temperature).mean()
-  loss += objective.penalty(config, z)
+    loss = pair_loss.pair_loss(config, f, keys, labels, temperature, mesh)
+  loss = config.loss.weight * loss
+  loss += objective.penalty(config, pairs(seen["z"]))
   values = {"loss": loss}
   if config.loss.learn_temperature:
     values["temperature"] = temperature
-  if num_classes:
-    logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
-    row_labels = jnp.repeat(labels, h.shape[0] // labels.shape[0])
-    known = row_labels >= 0
-    target = jnp.where(known, row_labels, 0)
-    ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)
-    count = jnp.maximum(known.sum(), 1)
-    values["probe_loss"] = jnp.where(known, ce, 0).sum() / count
-    hits = known & (logits.argmax(-1) == target)
-    values["probe_accuracy"] = hits.sum() / count
-    loss = loss + values["probe_loss"]
-  return loss, values
+  return loss, values, slow_seen
+
+
+def _probe(params, h, labels):
+  """The online probe's loss and accuracy; its gradient reaches the probe alone."""
+  logits = h @ params["probe"]["kernel"] + params["probe"]["bias"][None]
+  row_labels = jnp.repeat(labels, h.shape[0] // labels.shape[0])
+  known = row_labels >= 0
+  target = jnp.where(known, row_labels, 0)
+  ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)
+  count = jnp.maximum(known.sum(), 1)
+  loss = jnp.where(known, ce, 0).sum() / count
+  hits = known & (logits.argmax(-1) == target)
+  return loss, {"probe_loss": loss, "probe_accuracy": hits.sum() / count}
 
 
 def _classify(config, params, z, labels, num_classes):

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from ncl_jax import config as config_lib
+from ncl_jax import families
 from ncl_jax.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -72,6 +73,26 @@ def test_the_paper_recipe():
   )
 
 
+def test_the_published_recipes_of_other_methods():
+  # scripts/pretrain/cifar/*.yaml of solo-learn.
+  byol, barlow = get("cifar10", "byol_ncl"), get("cifar100", "barlow_twins")
+  assert (byol.train.epochs, byol.optimizer.learning_rate) == (1000, 1.0)
+  assert byol.model.projector_hidden == config_lib.predictor(byol).hidden == 4096
+  assert (byol.model.projector_out, byol.optimizer.weight_decay) == (256, 1e-5)
+  assert (barlow.model.projector_hidden, barlow.model.projector_out) == (2048, 2048)
+  assert (barlow.loss.weight, barlow.optimizer.learning_rate) == (0.1, 0.3)
+  large = get("imagenet100", "byol")
+  assert (large.train.epochs, large.model.predictor_hidden) == (400, 8192)
+  assert tuple(get("imagenet100", "vicreg_ncl").augment.crop_scale) == (0.2, 1.0)
+  # The paper's own methods keep the paper's numbers.
+  assert get("cifar10", "ncl").train.epochs == 200
+
+
+def test_a_small_config_stays_small():
+  config = get("digits", "barlow_twins_ncl")
+  assert set(config_lib.widths(config).values()) == {64, 512}
+
+
 def test_cl_and_ncl_differ_by_the_map_alone():
   lines = config_lib.differences(get("digits", "cl"), get("digits", "ncl"))
   assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
@@ -85,6 +106,13 @@ def test_cl_and_ncl_differ_by_the_map_alone():
     ("nce", "nce_projector", ["method", "model.projector"]),
     ("supcon", "supcon_ncl", ["loss.map", "method"]),
     ("ncl", "supcon_ncl", ["loss.name", "method"]),
+    *((name, f"{name}_ncl", ["loss.map", "method"]) for name in families.NAMES),
+    (
+      "moco_v3",
+      "byol",
+      ["loss.name", "method", "optimizer.learning_rate"]
+      + ["optimizer.probe_learning_rate", "optimizer.weight_decay"],
+    ),
   ],
 )
 def test_methods_differ_by_what_their_names_say(one, other, fields):
@@ -130,6 +158,14 @@ def test_wrong_method(argument, says):
     ("supcon", "loss.label_smoothing", 0.1, "only loss.name=cross_entropy"),
     ("cl", "model.projector", False, "only loss.name=cross_entropy"),
     ("ncl", "loss.name", "supcon", "did you mean 'sup_con'"),
+    ("ncl", "loss.momentum", 0.9, "only loss.name=moco_v3 or byol or dino takes it"),
+    ("nce", "loss.weight", 0.1, "only loss.name=nt_xent or sup_con or spectral"),
+    ("vicreg", "loss.off_diagonal", 0.1, "only loss.name=barlow_twins takes it"),
+    ("barlow_twins", "loss.off_diagonal", -0.1, "negative"),
+    ("byol_ncl", "loss.momentum", 1.0, r"allowed is \[0, 1\)"),
+    ("ncl", "model.predictor_hidden", 8, "only loss.name=moco_v3 or byol has"),
+    ("dino", "loss.prototypes", 1, "2 or more"),
+    ("vicreg", "loss.learn_temperature", True, "vicreg has no temperature"),
   ],
 )
 def test_what_a_loss_does_not_take_is_refused(argument, key, value, says):
@@ -210,6 +246,24 @@ def test_resolve_refuses_what_cannot_fit():
   config = get("cifar10")
   with pytest.raises(InputError, match="3 values.*1 channels"):
     config_lib.resolve(config, source(examples=1000, shape=(16, 16, 1)))
+
+
+@pytest.mark.parametrize(
+  ("argument", "key", "value", "says"),
+  [
+    ("cl", "map_dims", 4, "the map is identity"),
+    ("ncl", "map_dims", 129, "there are 128 dimensions"),
+    ("nce", "map_anneal_epochs", 1.0, "from the first step"),
+    ("byol_ncl", "map_anneal_epochs", 40.0, "before the training ends"),
+  ],
+)
+def test_a_map_that_cannot_be(argument, key, value, says):
+  config = get("digits", argument)
+  config.loss[key] = value
+  labelled = source(examples=1000, shape=(16, 16, 1))
+  labelled.num_classes = 10
+  with pytest.raises(InputError, match=says):
+    config_lib.resolve(config, labelled)
 
 
 def test_intervals_may_differ_on_resume_and_results_may_not():

@@ -79,6 +79,18 @@ FUNCTIONS = {
   "cross_entropy": Function(
     lambda a, b, y: losses.cross_entropy(a, b[:K], y), "N", rtol=1e-3
   ),
+  "moco_v3": Function(
+    lambda a, b, y: losses.moco_v3(pair(a, b), pair(a, b), temperature=0.2), "N"
+  ),
+  "byol": Function(lambda a, b, y: losses.byol(pair(a, b), pair(a, b)), "N"),
+  "barlow_twins": Function(lambda a, b, y: losses.barlow_twins(a, b), rtol=1e-3),
+  "vicreg": Function(lambda a, b, y: losses.vicreg(a, b), rtol=1e-3),
+  "dino": Function(
+    lambda a, b, y: losses.dino(pair(a, b), pair(a, b), jnp.zeros(D)), "N", rtol=1e-3
+  ),
+  "dino_centre": Function(
+    lambda a, b, y: losses.dino_centre(jnp.zeros(D), pair(a, b)), "D"
+  ),
   "sparsity": Function(lambda a, b, y: metrics.sparsity(a)),
   "l0": Function(lambda a, b, y: metrics.l0(a), "N", whole=True),
   "live_dimensions": Function(

@@ -118,7 +118,7 @@ def _extract(
 ) -> features.Features:
   if callable(variables):
     return variables(config, source, split, mesh)
-  return features.extract(
+  found = features.extract(
     config_lib.model(config),
     variables,
     source,
@@ -127,13 +127,14 @@ def _extract(
     mesh=mesh,
     batch_size=config.eval.batch_size,
   )
+  return dataclasses.replace(found, map_dims=config.loss.map_dims)
 
 
 def extract_two_views(
   config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
 ) -> tuple[features.Features, features.Features]:
   """`features.extract_two_views` with everything taken from the config."""
-  return features.extract_two_views(
+  one, other = features.extract_two_views(
     config_lib.model(config),
     variables,
     source,
@@ -143,6 +144,8 @@ def extract_two_views(
     batch_size=config.eval.batch_size,
     seed=config.seed,
   )
+  dims = {"map_dims": config.loss.map_dims}
+  return dataclasses.replace(one, **dims), dataclasses.replace(other, **dims)
 
 
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:

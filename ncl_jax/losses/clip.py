@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from ncl_jax import checks
-from ncl_jax.errors import InputError
 from ncl_jax.losses import rows
-from ncl_jax.losses.similarities import PRECISIONS, product
+from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
 from ncl_jax.numerics import l2_normalize
 
 
@@ -43,11 +42,7 @@ def clip(
   >>> print(clip(jnp.eye(2), jnp.eye(2), temperature=1.0).round(2))
   [0.31 0.31]
   """
-  shapes = list(jnp.shape(za)), list(jnp.shape(zb))
-  if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
-    raise InputError(
-      f"za has shape {shapes[0]} and zb {shapes[1]}: both must be [N, D], N pairs"
-    )
+  check_pairs(za, zb)
   checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   a, b = l2_normalize(za), l2_normalize(zb)

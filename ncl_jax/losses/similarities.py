@@ -39,6 +39,26 @@ def check_views(z: jax.typing.ArrayLike) -> None:
     )
 
 
+def check_same_shape(
+  name: str, a: jax.typing.ArrayLike, other: str, b: jax.typing.ArrayLike
+) -> None:
+  """Raises InputError unless two arrays have the same shape."""
+  if jnp.shape(a) != jnp.shape(b):
+    raise InputError(
+      f"{name} has shape {list(jnp.shape(a))} and {other} {list(jnp.shape(b))}: they "
+      "must be the same"
+    )
+
+
+def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
+  """Raises InputError unless both are [N, D], of the same shape and not empty."""
+  shapes = list(jnp.shape(za)), list(jnp.shape(zb))
+  if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
+    raise InputError(
+      f"za has shape {shapes[0]} and zb {shapes[1]}: both must be [N, D], N pairs"
+    )
+
+
 def all_pairs(
   z: jax.typing.ArrayLike, temperature: jax.typing.ArrayLike, precision: str
 ) -> jax.Array:

@@ -136,7 +136,8 @@ def say(ax: Axes, message: str) -> None:
   ax.text(0.5, 0.5, message, ha="center", va="center", transform=ax.transAxes)
 
 
-def _render(figure: Figure, file: str) -> Image:
+def render(figure: Figure, file: str) -> Image:
+  """A finished figure as a PNG, cut to what is drawn."""
   canvas = FigureCanvasAgg(figure)
   with warnings.catch_warnings():
     # Class names come in any script; a missing glyph is drawn as a box.
@@ -173,8 +174,8 @@ def picture(
     title,
     caption,
     description,
-    wide=_render(draw(False), f"figures/{name}.png"),
-    narrow=_render(draw(True), f"figures/{name}_narrow.png"),
+    wide=render(draw(False), f"figures/{name}.png"),
+    narrow=render(draw(True), f"figures/{name}_narrow.png"),
     draw=draw,
   )
 

@@ -1,10 +1,12 @@
 """An image tower and a text tower that end in one space."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ncl_jax.models import Projector, ResNet
+from ncl_jax.models import Projector
 from ncl_jax.towers.text import TextTransformer
 
 
@@ -21,7 +23,7 @@ class TwoTowers(nn.Module):
     text_projector: of the text tower, as wide at its end as the other.
   """
 
-  backbone: ResNet
+  backbone: Any
   projector: Projector
   text: TextTransformer
   text_projector: Projector
@@ -47,7 +49,8 @@ class TwoTowers(nn.Module):
     if tokens is None:
       tokens = jnp.zeros((x.shape[0], self.text.length), jnp.int32)
     h = self.backbone(x, train, views)
-    z = jnp.stack([self.projector(h), self.embed_text(tokens)[2]], axis=1)
+    text = self.text_projector(self.text(tokens), train, views)
+    z = jnp.stack([self.projector(h, train, views), text], axis=1)
     # Pairs stay together: a split of the rows over devices moves nothing.
     return h, z.reshape(-1, z.shape[-1])
 

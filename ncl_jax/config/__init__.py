@@ -1,0 +1,51 @@
+"""The settings of a run: defaults, checks, JSON, and what they build.
+
+Every field exists in `fields.py` with its default; a file in `configs/` changes some of
+them, and what the data fill in is what `config.json` records.
+"""
+
+from ncl_jax.config.fields import (
+  CHOICES,
+  MAPPED,
+  METHODS,
+  VITS,
+  defaults,
+  set_method,
+)
+from ncl_jax.config.keys import (
+  differences,
+  from_json,
+  get,
+  known_keys,
+  nearest_key,
+  overrides,
+  put,
+  to_json,
+)
+from ncl_jax.config.network import augmentation, model, predictor, views, widths
+from ncl_jax.config.resolution import resolve
+from ncl_jax.config.validation import validate
+
+__all__ = [
+  "CHOICES",
+  "MAPPED",
+  "METHODS",
+  "VITS",
+  "augmentation",
+  "defaults",
+  "differences",
+  "from_json",
+  "get",
+  "known_keys",
+  "model",
+  "nearest_key",
+  "overrides",
+  "predictor",
+  "put",
+  "resolve",
+  "set_method",
+  "to_json",
+  "validate",
+  "views",
+  "widths",
+]

@@ -1,0 +1,157 @@
+"""Checks of the settings that need no data."""
+
+import math
+
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, checks, families, optimizers
+from ncl_jax.config.fields import CHOICES, defaults
+from ncl_jax.config.keys import get
+from ncl_jax.config.network import widths
+from ncl_jax.errors import InputError
+
+
+def validate(config: ConfigDict) -> None:
+  """Checks every value that can be checked without the data.
+
+  Raises:
+    InputError: naming the field, its value and what is allowed.
+  """
+  for key, allowed in CHOICES.items():
+    checks.choice(key, get(config, key), allowed)
+  if not config.data.source:
+    raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
+  for key in (
+    "loss.temperature",
+    "loss.scale",
+    "loss.weight",
+    "loss.teacher_temperature",
+    "model.width",
+    "model.projector_hidden",
+    "model.projector_out",
+    "model.projector_layers",
+    "text.length",
+    "text.width",
+    "text.layers",
+    "text.heads",
+    "optimizer.learning_rate",
+    "optimizer.probe_learning_rate",
+    "optimizer.trust_coefficient",
+    "train.accumulate",
+    "train.log_every_steps",
+    "train.checkpoint_every_epochs",
+    "train.keep_checkpoints",
+    "eval.batch_size",
+    "eval.knn_k",
+    "eval.knn_temperature",
+    "eval.retrieval_k",
+  ):
+    if not (math.isfinite(get(config, key)) and get(config, key) > 0):
+      raise InputError(f"{key} is {get(config, key)}: it must be greater than 0")
+  for key in (
+    "seed",
+    "data.image_size",
+    "data.train_examples",
+    "augment.size",
+    "loss.mixup",
+    "optimizer.momentum",
+    "optimizer.weight_decay",
+    "optimizer.warmup_epochs",
+    "optimizer.warmup_start",
+    "train.batch_size",
+    "train.epochs",
+    "train.cpu_devices",
+    "train.steps_per_call",
+    "data.on_device_mib",
+    "loss.l1",
+    "loss.map_dims",
+    "loss.map_anneal_epochs",
+    "loss.off_diagonal",
+    "loss.invariance",
+    "loss.variance",
+    "loss.covariance",
+    "loss.prototypes",
+    "model.predictor_hidden",
+    "model.patch",
+    "eval.test_every_epochs",
+    "eval.threshold",
+  ):
+    if not (math.isfinite(get(config, key)) and get(config, key) >= 0):
+      raise InputError(f"{key} is {get(config, key)}: it must not be negative")
+  if config.loss.learn_temperature:
+    lowest = 1 / optimizers.LARGEST_SCALE
+    if config.loss.temperature < lowest:
+      raise InputError(
+        f"loss.temperature is {config.loss.temperature}: where it is learnt it must be "
+        f"at least {lowest}"
+      )
+  _check_classifier(config)
+  families.check(config, defaults())
+  if config.text.width % config.text.heads:
+    raise InputError(
+      f"text.width is {config.text.width}: it must be a multiple of text.heads, "
+      f"{config.text.heads}"
+    )
+  if config.train.batch_size == 1:
+    raise InputError("train.batch_size is 1: without other images nothing is negative")
+  if not 0 < config.eval.activity <= 1:
+    raise InputError(f"eval.activity is {config.eval.activity}: allowed is (0, 1]")
+  check_augment(config)
+
+
+def _check_classifier(config: ConfigDict) -> None:
+  """What cross entropy takes; its settings without it are a mistake too."""
+  settings = config.loss
+  if not 0 <= settings.label_smoothing < 1:
+    raise InputError(
+      f"loss.label_smoothing is {settings.label_smoothing}: allowed is [0, 1)"
+    )
+  if settings.name == "cross_entropy":
+    if settings.learn_temperature:
+      raise InputError("loss.learn_temperature: cross entropy has no temperature")
+    if settings.mixup and config.train.accumulate > 1:
+      raise InputError("loss.mixup mixes a whole batch: train.accumulate must be 1")
+    if settings.l1:
+      raise InputError(f"loss.l1 is {settings.l1}: cross entropy has no such penalty")
+    return
+  for key, neutral in (("scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
+    if settings[key] != neutral:
+      raise InputError(
+        f"loss.{key} is {settings[key]}: only loss.name=cross_entropy takes it"
+      )
+  if not config.model.projector:
+    raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
+
+
+def check_map(config: ConfigDict) -> None:
+  """Where and when the map is applied."""
+  settings = config.loss
+  for key in ("map_dims", "map_anneal_epochs"):
+    if settings[key] and settings.map == "identity":
+      raise InputError(
+        f"loss.{key} is {settings[key]}: the map is identity, there is none"
+      )
+  width = widths(config)["z"]
+  if settings.map_dims > width:
+    raise InputError(
+      f"loss.map_dims is {settings.map_dims}: there are {width} dimensions"
+    )
+  if settings.map_anneal_epochs and settings.name == "cross_entropy":
+    raise InputError(
+      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: cross entropy has its "
+      "map from the first step on"
+    )
+  if settings.map_anneal_epochs > config.train.epochs:
+    raise InputError(
+      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: the map must be whole "
+      f"before the training ends, train.epochs = {config.train.epochs}"
+    )
+
+
+def check_augment(config: ConfigDict) -> None:
+  """Runs the checks of `AugmentConfig`; what the data decide is stood in for."""
+  fields = dict(config.augment)
+  fields["size"] = fields["size"] or 1
+  fields["mean"] = fields["mean"] or (0.5,)
+  fields["std"] = fields["std"] or (0.5,)
+  augment.AugmentConfig(**fields)

@@ -1,0 +1,39 @@
+"""BYOL's loss: predict the momentum encoder's output of the other view."""
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax.losses.similarities import check_same_shape, check_views
+from ncl_jax.numerics import l2_normalize
+
+
+def byol(predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike) -> jax.Array:
+  """Squared distance of unit vectors, each view's prediction from the other's target.
+
+  With rows of unit length, `(2 - 2 p_n . t'_n) + (2 - 2 p'_n . t_n)`, p, t of the first
+  and p', t' of the second view. There are no negatives: what keeps the features apart
+  is that targets are constants to the gradient and follow slowly.
+
+  An all-zero row has cosine 0 with every other, so costs 2, and gradient 0.
+
+  Args:
+    predictions: [N, 2, D] predictor's outputs of the two views, not normalised.
+    targets: [N, 2, D] the momentum encoder's outputs of the same views.
+
+  Returns:
+    [N] in [0, 8], float32 (float64 if the features are); the batch's loss is its mean.
+    0 for perfect predictions, 4 for orthogonal ones.
+
+  Raises:
+    InputError: other shapes.
+
+  Source: Grill et al. 2020 (arXiv:2006.07733), Eq. 2 and its symmetric form.
+
+  >>> p = jnp.array([[[1.0, 0.0], [0.0, 2.0]]])
+  >>> byol(p, p[:, ::-1]).tolist(), byol(p, p).tolist()
+  ([0.0], [4.0])
+  """
+  check_views(predictions)
+  check_same_shape("predictions", predictions, "targets", targets)
+  p, t = l2_normalize(predictions), jax.lax.stop_gradient(l2_normalize(targets))
+  return jnp.sum(2 - 2 * jnp.sum(p * t[:, ::-1], axis=2), axis=1)

@@ -1,0 +1,242 @@
+"""Vision transformers, Tiny and Small, to stand where a ResNet does."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from ncl_jax import checks
+from ncl_jax.errors import InputError
+from ncl_jax.numerics import at_least_float32
+
+POOLS = ("class_token", "mean")
+POSITIONS = ("learned", "fixed")
+_LARGEST_PATCH, _FEWEST = 16, 7
+
+
+def patch_for(size: int) -> int:
+  """The side of a patch for images of a side: 16 at 224 pixels, 4 at 32.
+
+  The largest power of two up to 16 that divides the image and leaves at least 7 patches
+  a side; 1 for images smaller than that.
+
+  Args:
+    size: of a view, in pixels.
+
+  >>> [patch_for(size) for size in (224, 96, 64, 32, 28, 16, 8)]
+  [16, 8, 8, 4, 4, 2, 1]
+  """
+  sides = [2**i for i in range(1 + int(math.log2(_LARGEST_PATCH)))]
+  fitting = [p for p in sides if size % p == 0 and size // p >= _FEWEST]
+  return max(fitting, default=1)
+
+
+def sin_cos(side: int, width: int) -> jax.Array:
+  """Fixed positions of a grid: sines and cosines of row and column.
+
+  A quarter of the width each for sin and cos of the column, sin and cos of the row,
+  with angles `place 10000^(-i / (width / 4))`.
+
+  Args:
+    side: patches in a row, and rows.
+    width: of a token, a multiple of 4.
+
+  Returns:
+    [side^2, width].
+
+  Source: Chen, Xie & He 2021 (arXiv:2104.02057), Section 4.
+
+  >>> [round(float(x), 2) for x in sin_cos(2, 4)[1]]  # second column, first row
+  [0.84, 0.54, 0.0, 1.0]
+  """
+  rates = 10000.0 ** (-jnp.arange(width // 4) / (width // 4))
+  rows, columns = jnp.divmod(jnp.arange(side * side), side)
+  angles = [place[:, None] * rates[None] for place in (columns, rows)]
+  return jnp.concatenate([f(a) for a in angles for f in (jnp.sin, jnp.cos)], axis=1)
+
+
+class Attention(nn.Module):
+  """Self-attention of several heads: `softmax(q k^T / sqrt(width)) v`, then a product.
+
+  Attributes:
+    heads: how many.
+    width: of a head.
+    dtype: computation's type. The softmax is float32.
+
+  Reference: Vaswani et al. 2017 (arXiv:1706.03762), Section 3.2.
+  """
+
+  heads: int
+  width: int
+  dtype: Any = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[B, T, heads width] -> the same shape."""
+    shape = (*x.shape[:2], self.heads, self.width)
+    # Three layers, so that each is drawn for its own width.
+    q, k, v = (
+      _dense(self.heads * self.width, self.dtype, name)(x).reshape(shape)
+      for name in ("query", "key", "value")
+    )
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.width**-0.5
+    share = jax.nn.softmax(at_least_float32(scores)).astype(v.dtype)
+    y = jnp.einsum("bhqk,bkhd->bqhd", share, v).reshape(x.shape)
+    return _dense(x.shape[-1], self.dtype, "out")(y)
+
+
+class Block(nn.Module):
+  """Attention and two linear layers, each on normalised tokens and added to them.
+
+  Attributes:
+    heads: of the attention.
+    width: of a head.
+    dtype: computation's type.
+  """
+
+  heads: int
+  width: int
+  dtype: Any = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[B, T, C] -> the same shape."""
+    y = _norm(self.dtype, "norm1")(x)
+    x = x + Attention(self.heads, self.width, self.dtype, name="attention")(y)
+    y = _dense(4 * x.shape[-1], self.dtype, "linear1")(_norm(self.dtype, "norm2")(x))
+    y = jax.nn.gelu(y, approximate=False)
+    return x + _dense(x.shape[-1], self.dtype, "linear2")(y)
+
+
+class ViT(nn.Module):
+  """Vision transformer without its classifier.
+
+  Attributes:
+    heads: of each block's attention.
+    width: of a head; tokens are `heads width` wide.
+    size: side of the images, in pixels.
+    patch: side of a patch; it must divide `size`.
+    pool: "class_token" = its last state, or "mean" over the patches.
+    positions: "learned", or "fixed" (`sin_cos`; the class token has none).
+    depth: blocks.
+    dtype: computation's type; None = that of input and parameters. Parameters and
+      results are float32.
+    remat: keep only each block's input for the backward pass.
+
+  References: Dosovitskiy et al. 2020 (arXiv:2010.11929); Tiny and Small as in Touvron
+  et al. 2020 (arXiv:2012.12877), table 1; Xavier's initialisation and fixed positions
+  as in Chen, Xie & He 2021 (arXiv:2104.02057).
+  """
+
+  heads: int
+  width: int
+  size: int
+  patch: int
+  pool: str = "class_token"
+  positions: str = "learned"
+  depth: int = 12
+  dtype: Any = None
+  remat: bool = False
+
+  @property
+  def num_features(self) -> int:
+    """Width F of the result."""
+    return self.heads * self.width
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
+    """[B, size, size, C] images -> [B, F] features h, float32; no layer needs `train`.
+
+    Raises:
+      InputError: for images of another size.
+    """
+    if x.shape[1:3] != (self.size, self.size):
+      raise InputError(
+        f"images have {x.shape[1]} x {x.shape[2]} pixels: this ViT takes {self.size}"
+      )
+    side, width = self.size // self.patch, self.num_features
+    # A strided convolution, written as one product.
+    x = x.reshape(len(x), side, self.patch, side, self.patch, -1)
+    x = x.swapaxes(2, 3).reshape(len(x), side * side, -1)
+    x = _dense(width, self.dtype, "patches")(x)
+    small = nn.initializers.normal(0.02)
+    token = self.pool == "class_token"
+    if self.positions == "learned":
+      places = self.param("positions", small, (side * side + token, width))
+    else:
+      places = jnp.pad(sin_cos(side, width), ((int(token), 0), (0, 0)))
+    if token:
+      first = self.param("class_token", small, (width,)).astype(x.dtype)
+      first = jnp.broadcast_to(first[None, None], (len(x), 1, width))
+      x = jnp.concatenate([first, x], axis=1)
+    x = x + places[None].astype(x.dtype)
+    block = nn.remat(Block) if self.remat else Block
+    for i in range(self.depth):
+      x = block(self.heads, self.width, self.dtype, name=f"layer{i + 1:02}")(x)
+    x = at_least_float32(_norm(self.dtype, "norm")(x))
+    return x[:, 0] if token else jnp.mean(x, axis=1)
+
+
+def vit_tiny(size: int, width: int = 64, **settings: Any) -> ViT:
+  """ViT-Tiny, 3 heads: with patches of 16 at 224 pixels 5.5 million parameters.
+
+  5.7 with ImageNet's classifier, which is no part of it.
+
+  Args:
+    size: side of the images, in pixels.
+    width: of a head, a multiple of 4; 64 is the published one.
+    **settings: of `ViT`; without `patch` it is `patch_for(size)`.
+
+  Returns:
+    The backbone, `num_features` = 3 width.
+
+  Raises:
+    InputError: for a patch that does not divide the image, or an unknown choice.
+  """
+  return _vit(3, size, width, **settings)
+
+
+def vit_small(size: int, width: int = 64, **settings: Any) -> ViT:
+  """ViT-Small, 6 heads: with patches of 16 at 224 pixels 21.7 million parameters.
+
+  22.1 with ImageNet's classifier, which is no part of it.
+
+  Args:
+    size: side of the images, in pixels.
+    width: of a head, a multiple of 4; 64 is the published one.
+    **settings: of `ViT`; without `patch` it is `patch_for(size)`.
+
+  Returns:
+    The backbone, `num_features` = 6 width.
+
+  Raises:
+    InputError: for a patch that does not divide the image, or an unknown choice.
+
+  >>> vit_small(224).num_features
+  384
+  """
+  return _vit(6, size, width, **settings)
+
+
+def _vit(heads: int, size: int, width: int, patch: int = 0, **settings: Any) -> ViT:
+  patch = patch or patch_for(size)
+  checks.whole("size", size, 1)
+  checks.whole("width", width, 4)
+  if width % 4:
+    raise InputError(f"width = {width}: a ViT's heads must be a multiple of 4 wide")
+  if size % patch:
+    raise InputError(f"patch = {patch}: it must divide the image's side, {size}")
+  checks.choice("pool", settings.get("pool", POOLS[0]), POOLS)
+  checks.choice("positions", settings.get("positions", POSITIONS[0]), POSITIONS)
+  return ViT(heads, width, size, patch, **settings)
+
+
+def _dense(features: int, dtype: Any, name: str) -> nn.Dense:
+  init = nn.initializers.xavier_uniform()
+  return nn.Dense(features, dtype=dtype, kernel_init=init, name=name)
+
+
+def _norm(dtype: Any, name: str) -> nn.LayerNorm:
+  return nn.LayerNorm(epsilon=1e-6, dtype=dtype, name=name)
