@@ -35,7 +35,8 @@ class TrainState:
     step: int32, updates done. Randomness is `fold_in(key(seed), step)`: never stored.
     params: {"backbone", "projector", "probe", "loss", "classifier"}; the probe is the
       online linear classifier on detached `h`, absent without labels; "loss" is the
-      temperature, where it is learnt. Of supervised training {"backbone", "projector",
+      temperature, where it is learnt. Beside a text tower also {"text",
+      "text_projector"}. Of supervised training {"backbone", "projector",
       "classifier"}.
     batch_stats: BatchNorm's running statistics.
     opt_state: of the optimiser.

@@ -31,10 +31,9 @@ def source(partners=False):
   n = np.arange(12)
   images = np.zeros((12, 8, 8, 1), np.uint8) + n[:, None, None, None].astype(np.uint8)
   captions = np.array([f"{THINGS[i % 3]} {'bright' if i < 6 else 'dark'}" for i in n])
+  light = np.where(n < 2, -1, n // 6)  # of two images unknown
   give = (lambda rows, rng: images[rows][:, ::-1]) if partners else None
-  split = tiny.Split(
-    images, (n % 3).astype(np.int32), {"light": n // 6}, give, captions
-  )
+  split = tiny.Split(images, (n % 3).astype(np.int32), {"light": light}, give, captions)
   return tiny.Source(
     "things",
     {"train": split, "test": split},
@@ -64,7 +63,10 @@ def test_planted_features(monkeypatch):
   assert found["zero_shot"]["classes"] == 1
   assert found["zero_shot"]["classes_largest"] == pytest.approx(1 / 3)
   # "dark" has no dimension: its images are as far from both names.
-  assert found["zero_shot"]["light"] == pytest.approx((6 + 6 / 2) / 12)
+  assert found["zero_shot"]["light"] == pytest.approx((4 + 6 / 2) / 10)
+  assert found["zero_shot"]["light_largest"] == pytest.approx(6 / 10)
+  assert found["zero_shot"]["light_mean"] == pytest.approx((1 + 1 / 2) / 2)
+  assert found["zero_shot"]["light_chance"] == 1 / 2
   assert found["both"] == {"live_dimensions": 4}
   for side in ("image", "text"):
     assert found[side]["live_dimensions"] == 4

@@ -40,7 +40,8 @@ def evaluate(
     {"settings", "recall", "zero_shot", "image", "text" or "partner", "both",
     "dimensions"}: recall "image_to_text@1" and so on, where images of the same caption
     count as each other's; zero_shot of the "classes" and of each further level with
-    names, and with "_largest" the share of the largest class; of each side what
+    names, with "_largest" the share of the largest class, with "_mean" the mean over
+    classes, which guessing brings to "_chance"; of each side what
     `feature_stats.statistics` gives, of both the live dimensions that they share. Of
     each dimension that is live for images its mean, and the words and images
     (positions, captions) that activate it most.
@@ -151,9 +152,18 @@ def _zero_shot(config, variables, source, f):
       continue
     classes = embed_texts(config, variables, names)
     key = name or "classes"
-    found[key] = metrics.zero_shot(f, classes, labels)
     known = labels[labels >= 0]
+    found[key] = metrics.zero_shot(f, classes, labels)
     found[f"{key}_largest"] = float(np.bincount(known).max() / len(known))
+    found[f"{key}_mean"] = float(
+      np.mean(
+        [
+          metrics.zero_shot(f, classes, np.where(labels == k, k, -1))
+          for k in np.unique(known)
+        ]
+      )
+    )
+    found[f"{key}_chance"] = 1 / len(names)
   return found
 
 
