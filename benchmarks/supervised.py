@@ -18,6 +18,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from benchmarks import measure
+from benchmarks.run import table
 from configs import fashion_mnist
 from ncl_jax import compile_cache, train, writer
 from ncl_jax import workdir as workdir_lib
@@ -86,7 +87,34 @@ def main() -> None:
   (out / "classifiers.png").write_bytes(picture.wide.png)
   (out / "classifiers.svg").write_bytes(drawing.as_svg(picture))
   (out / "curves.json").write_text(json.dumps(panels))
+  (out / "tables.md").write_text("\n".join(tables(out)) + "\n")
   print(f"written: {out}")
+
+
+def tables(out: pathlib.Path) -> list[str]:
+  """The comparison, the seeds behind it and the sweep, in Markdown.
+
+  Args:
+    out: with supervised.json, curves.json and sweep.json.
+  """
+  rows = json.loads((out / "supervised.json").read_text())["rows"]
+  lines = table([{k: v for k, v in row.items() if k != "ms a step"} for row in rows])
+  seeds = []
+  for origin, cells in json.loads((out / "curves.json").read_text()).items():
+    final = {name: [100 * runs[-1][1] for runs in cells[name]] for name in cells}
+    for name, runs in cells.items():
+      reference = name.replace("NCE", "CE")
+      level = 0.8 * statistics.mean(final[reference]) / 100
+      steps = [classifiers.steps_to(curve, level) for curve in runs]
+      one = {"cell": f"{name}, {origin}"}
+      one |= {f"seed {i}": value for i, value in enumerate(final[name], 1)}
+      one["steps to 80% of CE's final"] = ", ".join(map(str, steps))
+      seeds.append(one)
+  sweep: dict[str, dict] = {}
+  for row in json.loads((out / "sweep.json").read_text())["rows"]:
+    cells = sweep.setdefault(row["cell"], {"cell": row["cell"]})
+    cells[f"{row['learning rate']:g} x {row['scale']:g}"] = row["held out"]
+  return [*lines, "", *table(seeds), "", *table(list(sweep.values()))]
 
 
 def parse() -> argparse.Namespace:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from programs import ROOT, call
 
+from benchmarks import supervised
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 
@@ -189,3 +190,9 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
     assert code == 0, (command, err)
   rows = (tmp_path / "ncl" / "eval" / "knn.jsonl").read_text().splitlines()
   assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
+
+
+def test_the_supervised_results_are_those_of_the_files():
+  page = (DOCS / "results.md").read_text()
+  for table in "\n".join(supervised.tables(DOCS / "data" / "supervised")).split("\n\n"):
+    assert table in page
