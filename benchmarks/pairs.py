@@ -1,0 +1,127 @@
+r"""CL beside NCL on pairs of two kinds: pictures and names, pictures by two drawers.
+
+  python -m benchmarks.emoji --out=emoji
+  python -m benchmarks.pairs --data=emoji --out=runs/emoji
+
+Trains both methods with two seeds on each kind and evaluates them on the concepts held
+out; a run that is complete is not made again. Some ten minutes on two cores.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+from typing import Any
+
+from absl import logging
+
+from benchmarks import measure
+from benchmarks.run import table
+from configs import pairs as pairs_config
+from ncl_jax import compile_cache, train, writer
+from ncl_jax.evaluators import pairs, program
+
+# File of benchmarks.emoji -> the two towers' names in the result.
+KINDS = {"text": ("image", "text"), "drawers": ("image", "partner")}
+METHODS = {"cl": "CL", "ncl": "NCL"}
+FIGURES = {
+  "sparsity": 100.0,
+  "live_dimensions": 1.0,
+  "consistency_abs": 100.0,
+  "consistency_abs_chance": 100.0,
+  "purity": 100.0,
+  "purity_chance": 100.0,
+  "orthogonality": 1.0,
+}
+
+
+def main() -> None:
+  """Trains, evaluates, reports."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--data", default="emoji", help="folder of benchmarks.emoji")
+  parser.add_argument("--out", default="runs/emoji", help="folder for all of it")
+  parser.add_argument("--seeds", type=int, default=2)
+  parser.add_argument("--epochs", type=int, default=60)
+  flags = parser.parse_args()
+  logging.set_verbosity(logging.WARNING)
+  compile_cache.set_up()
+  out = pathlib.Path(flags.out).expanduser().resolve()
+  rows = []
+  for kind in KINDS:
+    for method in METHODS:
+      for seed in range(flags.seeds):
+        run = fit(kind, method, seed, out, flags)
+        rows.append(
+          {"kind": kind, "method": method, "seed": seed} | numbers(kind, result(run))
+        )
+  measure.finish("CL beside NCL, two towers", rows, str(out / "pairs.json"))
+  text = "\n".join(tables(out))
+  (out / "tables.md").write_text(text + "\n")
+  print(f"\n{text}\nwritten: {out}")
+
+
+def fit(kind: str, method: str, seed: int, out: pathlib.Path, flags) -> pathlib.Path:
+  """Trains one run; returns its work directory."""
+  config = pairs_config.get_config(method)
+  config.seed = seed
+  config.data.source = f"pairs:{pathlib.Path(flags.data).resolve() / kind}.npz"
+  config.data.image_size = 16
+  config.model.width = 8
+  config.text.width = 64
+  config.train.epochs = flags.epochs
+  config.optimizer.learning_rate = 2e-3
+  if kind == "drawers":
+    config.loss.name = "nt_xent"
+    config.loss.learn_temperature = False
+  return train.train(config, out / f"{kind}-{method}-seed{seed}")
+
+
+def result(run: pathlib.Path) -> dict[str, Any]:
+  """What `launch.pairs` says of a run, asked once."""
+  file = run / "eval" / "pairs.jsonl"
+  if not file.exists():
+    program.run(pairs, run)
+  return writer.read(file)[-1]
+
+
+def numbers(kind: str, row: dict[str, Any]) -> dict[str, float]:
+  """The numbers that are compared: shares in per cent."""
+  found = {name: 100 * value for name, value in row["recall"].items()}
+  for name, value in row.get("zero_shot", {}).items():
+    found[f"zero-shot {name}"] = 100 * value
+  for tower in KINDS[kind]:
+    for name, factor in FIGURES.items():
+      found[f"{name}, {tower}"] = factor * row[tower][name]
+  return found
+
+
+def tables(out: pathlib.Path) -> list[str]:
+  """A table a kind, in Markdown: a line a number, the mean and each seed.
+
+  Args:
+    out: with pairs.json.
+  """
+  rows = json.loads((out / "pairs.json").read_text())["rows"]
+  lines: list[str] = []
+  for kind in KINDS:
+    body = []
+    of = {
+      m: [r for r in rows if (r["kind"], r["method"]) == (kind, m)] for m in METHODS
+    }
+    for name in of["cl"][0].keys() - {"kind", "method", "seed"}:
+      values = {m: [row[name] for row in of[m]] for m in METHODS}
+      cells = {METHODS[m]: statistics.mean(values[m]) for m in METHODS}
+      single = {
+        f"{METHODS[m]}, seeds": ", ".join(measure.shown(float(v)) for v in values[m])
+        for m in METHODS
+      }
+      body.append({kind: name} | cells | single)
+    order = list(of["cl"][0])
+    lines += ["", *table(sorted(body, key=lambda line: order.index(str(line[kind]))))]
+  return lines[1:]
+
+
+if __name__ == "__main__":
+  main()
