@@ -25,6 +25,7 @@ from benchmarks import measure
 from ncl_jax import data
 from ncl_jax.encoder import InvertedIndex, NonNegativeEncoder, nearest, recall
 from ncl_jax.encoder.search import largest
+from ncl_jax.errors import InputError
 
 K = 10
 ACTIVE = (8, 16, 32, 64)
@@ -98,6 +99,11 @@ def embeddings(flags) -> tuple[np.ndarray, np.ndarray, str]:
   if flags.embeddings:
     rows = np.load(flags.embeddings).astype(np.float32)
     rows = np.random.default_rng(0).permutation(rows)
+    if len(rows) < flags.items + flags.queries:
+      raise InputError(
+        f"{flags.embeddings} has {len(rows):,} rows: --items={flags.items} and "
+        f"--queries={flags.queries} together must not be more"
+      )
     place = flags.items if flags.tune else len(rows) - flags.queries
     name = pathlib.Path(flags.embeddings).name
     return rows[: flags.items], rows[place : place + flags.queries], name

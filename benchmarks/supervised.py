@@ -87,8 +87,19 @@ def main() -> None:
   (out / "classifiers.png").write_bytes(picture.wide.png)
   (out / "classifiers.svg").write_bytes(drawing.as_svg(picture))
   (out / "curves.json").write_text(json.dumps(panels))
+  (out / "live.json").write_text(json.dumps(live(out), indent=1) + "\n")
   (out / "tables.md").write_text("\n".join(tables(out)) + "\n")
   print(f"written: {out}")
+
+
+def live(out: pathlib.Path) -> dict[str, int | None]:
+  """Dimensions of f that some image of the last epoch activated: run -> number."""
+  found = {}
+  for file in sorted(out.rglob("metrics.jsonl")):
+    rows = [row.get("epoch_live_dimensions") for row in writer.read(file)]
+    seen = [row for row in rows if row is not None]
+    found[str(file.parent.relative_to(out))] = seen[-1] if seen else None
+  return found
 
 
 def tables(out: pathlib.Path) -> list[str]:

@@ -115,20 +115,17 @@ def export_variables(
 
   Raises:
     InputError: for other names, if the file is there already, or for torch's names
-      without a projector.
+      of a network that the released code does not have.
   """
   checks.choice("names", names, NAMES)
   _check_out(out, ".safetensors")
   run = program.open_run(workdir, step, source)
-  if names == "torch" and not run.config.model.projector:
-    raise InputError(
-      f"{run.path} is of a network with no projector, which the released code cannot "
-      "be without: --names=ours writes it"
-    )
+  if names == "torch":
+    _check_released(run)
   variables = jax.device_get(run.variables)
   if names == "torch":
     # The released code knows no such parameters: its classifier is our probe.
-    for name in ("loss", "classifier", "prototypes"):
+    for name in ("loss", "classifier"):
       variables["params"].pop(name, None)
   arrays = (
     interop.to_torch(variables)
@@ -170,6 +167,25 @@ def export_features(
   }
   arrays |= {"labels": found.labels, "ids": found.ids.astype(np.int64)}
   _write(out, lambda f: np.savez(f, **arrays))
+
+
+def _check_released(run: program.Run) -> None:
+  """Raises unless the network is one that the released code has."""
+  model = run.config.model
+  what = ""
+  if not model.projector:
+    what = "a network with no projector, which the released code cannot be without"
+  elif model.backbone in config_lib.VITS:
+    what = f"a {model.backbone}, which the released code does not have"
+  elif model.projector_batch_norm or model.projector_layers != 2:
+    what = (
+      "a network with another projector than two linear layers, which the released "
+      "code does not have"
+    )
+  elif run.config.loss.name == "clip":
+    what = "two towers, and the released code has one"
+  if what:
+    raise InputError(f"{run.path} is of {what}: --names=ours writes it")
 
 
 def check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> None:

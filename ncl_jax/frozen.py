@@ -39,6 +39,15 @@ from ncl_jax.numerics import l2_normalize
 
 LEARNING_RATE = 1e-3  # AdamW's, for a projector on features of any network
 MAX_BYTES = 2**33  # of the features of all views
+# Settings of the whole training that would be ignored here: refused.
+NOT_TAKEN = (
+  "model.projector_batch_norm",
+  "loss.map_anneal_epochs",
+  "loss.learn_temperature",
+  "loss.l1",
+  "loss.weight",
+  "train.init_from",
+)
 
 
 def train_projector(
@@ -79,8 +88,13 @@ def train_projector(
   config_lib.validate(config)
   given = _read(backbone)
   source = source or workdir_lib.load_source(config)
-  exchange.check_fit(given, config_lib.resolve(config, source), source, str(backbone))
-  _check_memory(config, source, views)
+  if source.split("train").partners is not None:
+    raise InputError(
+      f"{source.name} pairs each image with another: here the pairs are views of one"
+    )
+  resolved = config_lib.resolve(config, source)
+  _check_fit(given, resolved, source, backbone)
+  _check_memory(resolved, source, views)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   with (
     workdir_lib.hold(path, config),
@@ -104,10 +118,11 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
   config = config.copy_and_resolve_references()
   if config.method not in ("cl", "ncl"):
     raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
-  if config.loss.name == "clip":
-    raise InputError("loss.name is clip: a projector alone is trained on images alone")
-  for key in ("model.projector_batch_norm", "loss.map_anneal_epochs"):
-    if config_lib.get(config, key):
+  if config.loss.name != "nt_xent":
+    raise InputError(f"loss.name is {config.loss.name}: allowed is nt_xent")
+  usual = config_lib.defaults()
+  for key in NOT_TAKEN:
+    if config_lib.get(config, key) != config_lib.get(usual, key):
       raise InputError(
         f"{key} is {config_lib.get(config, key)}: a projector alone does not take it"
       )
@@ -124,14 +139,32 @@ def _read(backbone: str | pathlib.Path) -> Any:
   if path.is_dir():
     whole = sharding_lib.replicated(sharding_lib.make_mesh())
     found, _ = checkpoint.load_model(path.resolve(), None, whole)
-    return {
-      "params": {"backbone": found["params"]["backbone"]},
-      "batch_stats": found["batch_stats"],
-    }
+    return _backbone_of(found)
   try:
     return interop.backbone_from_torch(interop.read(path))
   except InputError as error:
     raise InputError(f"{backbone}: {error}") from error
+
+
+def _backbone_of(model: Any) -> Any:
+  """The backbone's part of a network's variables."""
+  return {
+    kind: {name: tree for name, tree in model[kind].items() if name == "backbone"}
+    for kind in ("params", "batch_stats")
+  }
+
+
+def _check_fit(
+  given: Any, config: ConfigDict, source: Source, backbone: str | pathlib.Path
+) -> None:
+  """Raises unless the backbone is the config's."""
+  if (
+    config.model.backbone not in config_lib.VITS
+    and "layer1_0" in (given["params"]["backbone"])
+  ):
+    exchange.check_fit(given, config, source, str(backbone))
+  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  checkpoint.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
 
 
 def _check_memory(config: ConfigDict, source: Source, views: int) -> None:
@@ -148,10 +181,7 @@ def _check_memory(config: ConfigDict, source: Source, views: int) -> None:
 
 def _with_backbone(model: Any, given: Any, mesh: Mesh) -> Any:
   """The new network with the backbone that was given."""
-  old = {
-    "params": {"backbone": model["params"]["backbone"]},
-    "batch_stats": model["batch_stats"],
-  }
+  old = _backbone_of(model)
   new = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), old, given)
   new = jax.device_put(new, sharding_lib.replicated(mesh))
   params = dict(model["params"]) | new["params"]
@@ -214,6 +244,8 @@ def _fit(
   h = jax.device_put(h, sharding_lib.replicated(mesh))
   params = jax.device_put(params, sharding_lib.replicated(mesh))
   state = (params, jax.jit(optimizer.init)(params))
+  if jax.process_index() == 0:
+    writer.truncate(path / "metrics.jsonl", 0)  # of an attempt that was killed
   progress = writer.Progress(epochs * steps, 0, size)
   for epoch in range(1, epochs + 1):
     key = jax.random.fold_in(jax.random.key(config.seed), epoch)

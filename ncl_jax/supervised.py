@@ -328,7 +328,7 @@ def depths_of(backbone: Any, frozen: bool) -> Any:
   """How deep each trained part lies: the stem 0, then the blocks, the classifiers last.
 
   Args:
-    backbone: parameters of a ResNet.
+    backbone: parameters of a ResNet or a ViT.
     frozen: whether the classifiers alone are trained.
 
   Returns:
@@ -336,6 +336,8 @@ def depths_of(backbone: Any, frozen: bool) -> Any:
   """
   blocks = sorted(name for name in backbone if name.startswith("layer"))
   place = {name: 1 + blocks.index(name) if name in blocks else 0 for name in backbone}
+  if "norm" in place:  # a ViT's last layer
+    place["norm"] = len(blocks)
   top = {"heads": len(blocks) + 1}
   return top if frozen else top | {"backbone": place}
 

@@ -12,6 +12,7 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+import ncl_jax
 from ncl_jax import checkpoint, checks, codes, evaluators, ledger, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
@@ -208,9 +209,15 @@ def _measured(
   train.train(cell.config, path, source)
   step = max(checkpoint.steps(path))
 
-  @functools.cache  # opened only if something is still to be measured
+  @functools.cache
   def run() -> program.Run:
     return program.open_run(path, step, source)
+
+  @functools.cache
+  def digest() -> str:
+    opened = run()
+    settings = config_lib.to_json(opened.config)
+    return checkpoint.digest({settings: opened.variables})[:16]
 
   found: dict[str, Any] = {"step": step}
   applicable = evaluators.applicable(bool(source.num_classes))
@@ -223,7 +230,9 @@ def _measured(
     def measure(loaded=loaded, options=options):
       return program.evaluate(loaded, run(), **options)
 
-    of = {"cell": cell.name, "step": step, "program": name}
+    # Weights and settings too: a cell may have been trained anew.
+    of = {"cell": cell.name, "step": step, "program": name, "run": digest()}
+    of |= {"ncl_jax": ncl_jax.__version__}
     found[name] = known.get(of, measure)
   if "knn" in found:
     resolved = workdir_lib.read_config(path)
@@ -245,7 +254,8 @@ def _control(kind, config, known, run) -> dict[str, Any]:
     found = knn.evaluate(opened.config, variables, opened.source, opened.mesh)
     return {"h": {"accuracy": found["h"]["accuracy"]}}
 
-  return known.get({"control": kind, "settings": writer.to_json(settings)}, measure)
+  of = {"control": kind, "settings": writer.to_json(settings)}
+  return known.get(of | {"ncl_jax": ncl_jax.__version__}, measure)
 
 
 @functools.lru_cache(maxsize=1)

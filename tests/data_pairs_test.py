@@ -86,3 +86,9 @@ def test_wrong_files(changed, says, tmp_path):
   write(tmp_path / "set.npz", **changed)
   with pytest.raises(InputError, match=says):
     data.load(f"pairs:{tmp_path / 'set.npz'}")
+
+
+def test_images_alone_are_told_what_they_lack(tmp_path):
+  np.savez(tmp_path / "set.npz", images=np.zeros((4, 5, 5, 3), np.uint8))
+  with pytest.raises(InputError, match="it lacks captions or partners"):
+    data.load(f"pairs:{tmp_path / 'set.npz'}")

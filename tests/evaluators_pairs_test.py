@@ -1,5 +1,6 @@
 """The evaluator of pairs: on planted features, and on a network of two towers."""
 
+import dataclasses
 import types
 
 import jax
@@ -143,3 +144,10 @@ def test_pairs_of_images(monkeypatch):
     InputError, match="things has no partners and loss.name is nt_xent"
   ):
     pairs.evaluate(settings, None, source(), None)
+
+
+def test_labels_without_names_are_not_asked_for_by_name(network):
+  settings, variables, _ = network
+  data = dataclasses.replace(source(), class_names=("0", "1", "2"), level_names={})
+  f = np.ones((data.num_examples("test"), settings.model.projector_out), np.float32)
+  assert pairs._zero_shot(settings, variables, data, f) == {}

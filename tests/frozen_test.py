@@ -1,11 +1,15 @@
 """A projector on a frozen backbone: what changes, what does not, and the first loss."""
 
+import dataclasses
+import shutil
+
 import jax
 import numpy as np
 import pytest
 import tiny
 from exchange_test import save, tiny_state
 
+from ncl_jax import config as config_lib
 from ncl_jax import frozen, interop, nonneg, writer
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import knn, program
@@ -151,6 +155,53 @@ def test_other_networks_are_refused(backbone, tmp_path, source):
   with pytest.raises(InputError, match=r"1 are missing .*layer2\.0\.conv1"):
     fit(file, tmp_path / "run", source)
   assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+  ("key", "value"),
+  [
+    ("loss.name", "vicreg"),
+    ("loss.l1", 5.0),
+    ("loss.learn_temperature", True),
+    ("loss.weight", 2.0),
+    ("model.projector_batch_norm", True),
+    ("train.init_from", "runs/other"),
+  ],
+)
+def test_what_would_be_ignored_is_refused(key, value, backbone, tmp_path, source):
+  config = tiny.config()
+  config_lib.put(config, key, value)
+  with pytest.raises(InputError, match=f"{key} is {value}"):
+    frozen.train_projector(config, backbone, tmp_path / "run", source=source)
+  assert not (tmp_path / "run").exists()
+
+
+def test_pairs_of_the_data_are_refused(backbone, tmp_path, source):
+  train = dataclasses.replace(source.split("train"), partners=lambda rows, rng: rows)
+  paired = dataclasses.replace(source, splits=source.splits | {"train": train})
+  with pytest.raises(InputError, match="pairs each image with another"):
+    fit(backbone, tmp_path / "run", paired)
+
+
+def test_of_another_network_the_backbone_alone_is_taken(trained, backbone):
+  """BYOL's statistics have a part of its predictor."""
+  model = {
+    "params": {"backbone": 1, "projector": 2, "predictor": 3},
+    "batch_stats": {"backbone": 4, "projector": 5, "predictor": 6},
+  }
+  assert frozen._backbone_of(model) == {
+    "params": {"backbone": 1},
+    "batch_stats": {"backbone": 4},
+  }
+
+
+def test_a_killed_attempt_leaves_no_lines(trained, backbone, tmp_path, source):
+  path = fit(backbone, tmp_path / "run", source)
+  shutil.rmtree(path / "checkpoints")
+  fit(backbone, path, source)
+  assert writer.read(path / "metrics.jsonl") == writer.read(
+    trained["ncl"] / "metrics.jsonl"
+  )
 
 
 def test_too_many_features_and_a_second_training_are_refused(

@@ -173,6 +173,9 @@ def test_layer_decay_scales_the_steps_of_each_depth(config, variables, source):
     "heads": 3,
     "backbone": {"conv1": 0, "bn1": 0, "layer1_0": 1, "layer2_0": 2},
   }
+  vit = ("class_token", "layer01", "layer02", "norm")
+  places = supervised.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
+  assert places == {"class_token": 0, "layer01": 1, "layer02": 2, "norm": 2}
   params = {
     "heads": np.ones(2),
     "backbone": {name: np.ones((2, 2)) for name in backbone},

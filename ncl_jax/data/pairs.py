@@ -49,9 +49,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     p + key for p in prefixes.values() for key in needed if p + key not in arrays
   ]
   if missing or not kinds:
-    lacks = ", ".join(missing) or " or ".join(
-      f"{prefixes.popitem()[1]}{k}" for k in KINDS
-    )
+    first = next(iter(prefixes.values()))
+    lacks = ", ".join(missing) or " or ".join(f"{first}{kind}" for kind in KINDS)
     raise InputError(
       f"{path} holds the arrays {', '.join(arrays) or '(none)'}; it lacks {lacks}. "
       "Allowed: train_images and test_images, or images, with _captions or _partners "

@@ -104,7 +104,7 @@ def evaluate(
   result["both"] = {"live_dimensions": int(live.sum())}
   words = sorted({word for text in _captions(source) for word in _words(text)})
   by_word = None
-  if other == "text":
+  if other == "text" and words:
     by_word = embed_texts(config, variables, words)
   result["dimensions"] = _dimensions(config, f, by_word, words, _captions(source))
   return result
@@ -148,7 +148,8 @@ def _zero_shot(config, variables, source, f):
     name: (test.levels[name], names) for name, names in source.level_names.items()
   }
   for name, (labels, names) in levels.items():
-    if not names or not (labels >= 0).any():
+    # Names that are numbers are labels without names.
+    if not (labels >= 0).any() or all(name.isdecimal() for name in names):
       continue
     classes = embed_texts(config, variables, names)
     key = name or "classes"

@@ -18,7 +18,8 @@ def pair_recall(
 
   Rows of the same group are partners of each other, such as images of one caption; one
   of them is enough. Equal similarities have no order, and sparse features have many:
-  the figure is the exact mean over all orders, so a query of zeros is at chance.
+  the figure is the mean over all orders, so a query of zeros is exactly at chance.
+  (Equal rows that are not zero may differ by a rounding, and then have an order.)
 
   Args:
     queries: [N, D] features, scaled to unit length already if cosines are meant.
@@ -44,6 +45,9 @@ def pair_recall(
       f"queries {list(queries.shape)}, gallery {list(gallery.shape)} and groups "
       f"{list(groups.shape)}: they must be [N, D], [N, D] and [N]"
     )
+  for name, values in (("queries", queries), ("gallery", gallery)):
+    if not np.isfinite(values).all():
+      raise InputError(f"{name} have values that are not finite")
   for k in ks:
     checks.whole("k", k, 1)
   found = dict.fromkeys(ks, 0.0)

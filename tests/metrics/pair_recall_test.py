@@ -61,6 +61,13 @@ def test_zero_shot_is_the_loop_and_shares_equals():
   assert np.isnan(zero_shot(f, classes, np.full(50, -1)))
 
 
+def test_what_is_not_finite_is_refused():
+  f = np.eye(3)
+  f[1, 1] = np.nan
+  with pytest.raises(InputError, match="queries have values that are not finite"):
+    pair_recall(f, np.eye(3), np.arange(3), ks=(1,))
+
+
 def test_wrong_shapes():
   eye = np.eye(3)
   with pytest.raises(InputError, match=r"gallery \[2, 3\]"):
