@@ -25,6 +25,9 @@ IMAGES_READ = 16
 _CPU_FLOPS, _CPU_FLOPS_NARROW, _GPU_FLOPS = 5e10, 1.6e10, 3e13
 _NARROW = 32
 
+_LONG = 3600.0  # seconds on a CPU from which on one should know before
+_FEW_PIXELS = 3e8  # of all views of one kind; the digits' recipe has 1.3e7
+
 # From this side on the first layers are to shrink an image.
 _PHOTOGRAPH = 96
 
@@ -123,7 +126,7 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
   flops = _step_flops(config, source, variables)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
   work = flops * per_epoch * config.train.epochs
-  cpu = work / (_CPU_FLOPS if config.model.width >= _NARROW else _CPU_FLOPS_NARROW)
+  cpu = _cpu_seconds(config, work)
   return [
     f"Network   {config.model.backbone}, {total:,} parameters: {parts}",
     f"Memory    a device: {_mib(state)} for weights, gradients and optimiser, "
@@ -134,6 +137,34 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
     f"{_duration(work / _GPU_FLOPS)} on a data-centre GPU (estimated)",
     *_advice(config, cpu),
   ]
+
+
+def forewarning(config: ConfigDict, source: Source) -> list[str]:
+  """What someone at a CPU should know before a training begins that takes hours.
+
+  Args:
+    config: resolved settings.
+    source: the data.
+
+  Returns:
+    Sentences; none on an accelerator, or where an hour is enough.
+  """
+  steps = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
+  pixels = steps * config.train.batch_size * config.augment.size**2
+  # Counting operations takes half a second: not where it cannot be long.
+  if jax.default_backend() != "cpu" or pixels < _FEW_PIXELS:
+    return []
+  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  cpu = _cpu_seconds(config, _step_flops(config, source, variables) * steps)
+  if cpu <= _LONG:
+    return []
+  first = f"about {_duration(cpu)} on two CPU cores are to be expected (estimated)"
+  return [first, *(" ".join(line.split()) for line in _advice(config, cpu))]
+
+
+def _cpu_seconds(config: ConfigDict, work: float) -> float:
+  """So many operations on two cores."""
+  return work / (_CPU_FLOPS if config.model.width >= _NARROW else _CPU_FLOPS_NARROW)
 
 
 def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
@@ -150,11 +181,12 @@ def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
       "--config.model.backbone=resnet10\n          --config.model.width=16 "
       "--config.model.dtype=float32 --config.train.epochs=100"
     )
-    if config.method in ("cl", "ncl"):
-      lines.append(
-        "Advice    or minutes: launch.train_projector trains the projector alone, on a "
-        "pretrained\n          backbone's file; see docs/your_images.md"
-      )
+  long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
+  if long and config.method in ("cl", "ncl"):
+    lines.append(
+      "Advice    or minutes: launch.train_projector trains the projector alone, on a "
+      "pretrained\n          backbone's file; see docs/your_images.md"
+    )
   return lines
 
 

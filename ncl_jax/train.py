@@ -17,6 +17,7 @@ from ncl_jax import (
   checkpoint,
   collapse,
   distributed,
+  dry_run,
   momentum,
   optimizers,
   speed,
@@ -112,6 +113,8 @@ def _train(
   if start >= total:
     logging.info("%s is complete: step %d of %d", path, start, total)
     return
+  for line in dry_run.forewarning(config, source):
+    logging.info("%s", line)
   if start:
     state = _restore(checkpoints, start, config, source, optimizer, mesh)
     logging.info("going on from step %d of %d", start, total)

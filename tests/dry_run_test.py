@@ -113,6 +113,28 @@ def test_images_that_cannot_be_read_are_noticed(tmp_path):
     )
 
 
+def test_hours_on_a_cpu_are_told_before_they_begin():
+  source = tiny.source()
+  config = config_lib.resolve(tiny.config(), source)
+  assert dry_run.forewarning(config, source) == []
+  with config.unlocked():
+    config.train.epochs = 50_000_000
+  first, *advice = dry_run.forewarning(config, source)
+  # Two views, three times the forward pass, by the description's own numbers.
+  work = 48 * 50_000_000 * 3 * speed_of_views(config)
+  hours = work / dry_run._CPU_FLOPS_NARROW / 3600
+  assert first.startswith(f"about {hours:.0f} hours on two CPU cores")
+  assert any("launch.train_projector" in line for line in advice)
+
+
+def speed_of_views(config):
+  """Operations of the forward pass of an image's two views, by XLA's own count."""
+  model = config_lib.model(config)
+  views = np.zeros((2, 8, 8, 1), np.float32)
+  variables = jax.eval_shape(lambda: model.init(jax.random.key(0), views))
+  return jax.jit(model.apply).lower(variables, views).cost_analysis()["flops"]
+
+
 def test_advice_for_photographs_and_for_laptops():
   config = tiny.config()
   assert not dry_run._advice(config, 3600)
