@@ -12,7 +12,7 @@ import pytest
 import yaml
 from programs import ROOT, call
 
-from benchmarks import supervised
+from benchmarks import pairs, supervised
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 
@@ -192,7 +192,11 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
   assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
 
 
-def test_the_supervised_results_are_those_of_the_files():
+@pytest.mark.parametrize("benchmark", [supervised, pairs])
+def test_tables_of_results_are_those_of_the_files(benchmark):
   page = (DOCS / "results.md").read_text()
-  for table in "\n".join(supervised.tables(DOCS / "data" / "supervised")).split("\n\n"):
+  folder = DOCS / "data" / benchmark.__name__.rpartition(".")[2]
+  tables = "\n".join(benchmark.tables(folder)).split("\n\n")
+  assert len(tables) > 1
+  for table in tables:
     assert table in page
