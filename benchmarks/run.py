@@ -40,7 +40,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--out", default="runs/benchmarks", help="folder for the JSON")
+  # Kept beside the page, so that a table can be made anew without the others.
+  default = str(ROOT / "docs" / "data" / "performance")
+  parser.add_argument("--out", default=default, help="folder for the JSON")
   parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[])
   flags = parser.parse_args()
   out = pathlib.Path(flags.out)
