@@ -183,7 +183,7 @@ def test_pairs_of_the_data_are_refused(backbone, tmp_path, source):
     fit(backbone, tmp_path / "run", paired)
 
 
-def test_of_another_network_the_backbone_alone_is_taken(trained, backbone):
+def test_of_another_network_the_backbone_alone_is_taken():
   """BYOL's statistics have a part of its predictor."""
   model = {
     "params": {"backbone": 1, "projector": 2, "predictor": 3},
