@@ -1,0 +1,192 @@
+"""The claims preregistered for CL beside NCL on Fashion-MNIST, judged from the results.
+
+Thresholds and verdicts are those of docs/preregistered.md. "The mean has the other sign"
+is taken as it stands: where a margin is allowed, a mean below 0 that the margin does not
+cover is not seen, rather than undecided.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ncl_jax.report.statistics import Difference, paired_difference
+from ncl_jax.report.sweep_tables import number
+
+MARGIN = 0.005  # half a point, of a share
+
+Results = dict[str, list[dict[str, Any]]]  # arm -> its results, seed by seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """One line of the checklist.
+
+  Attributes:
+    name: what is claimed.
+    seen: whether the threshold was met.
+    opposite: whether the mean has the other sign.
+    figures: what decided.
+  """
+
+  name: str
+  seen: bool
+  opposite: bool
+  figures: str
+
+  @property
+  def verdict(self) -> str:
+    """As preregistered."""
+    if self.seen:
+      return "seen"
+    return "not seen" if self.opposite else "undecided"
+
+
+def claims(arms: Results) -> list[Claim]:
+  """The checklist.
+
+  Args:
+    arms: from `benchmarks.fashion.results`: "cl", "ncl", "untrained", "cl_varimax_map".
+  """
+
+  def values(arm: str, *path: str) -> np.ndarray:
+    return np.array([number(row, path) for row in arms[arm]])
+
+  def difference(*path: str) -> Difference:
+    return paired_difference(values("ncl", *path), values("cl", *path))
+
+  def mean(arm: str, *path: str) -> float:
+    return float(np.mean(values(arm, *path)))
+
+  stats = ("feature_stats", "f")
+  found = []
+
+  d = difference(*stats, "sparsity")
+  untrained, ncl = (mean(arm, *stats, "sparsity") for arm in ("untrained", "ncl"))
+  found.append(
+    Claim(
+      "sparser",
+      above(d) and ncl > untrained,
+      d.mean < 0,
+      f"{points(d)}; NCL {100 * ncl:.1f} %, untrained + map {100 * untrained:.1f} %",
+    )
+  )
+
+  d = difference(*stats, "purity")
+  controls = {
+    label: mean(arm, *stats, "purity")
+    for arm, label in (
+      ("untrained", "untrained + map"),
+      ("cl_varimax_map", "CL + varimax + map"),
+    )
+  }
+  ncl = mean("ncl", *stats, "purity")
+  beside = ", ".join(f"{label} {100 * x:.1f} %" for label, x in controls.items())
+  found.append(
+    Claim(
+      "more consistent (purity at 3 % activity)",
+      above(d) and ncl > max(controls.values()),
+      d.mean < 0,
+      f"{points(d)}; NCL {100 * ncl:.1f} %, {beside}",
+    )
+  )
+
+  d = difference(*stats, "orthogonality")
+  found.append(Claim("less correlated", below(d), d.mean > 0, plain(d)))
+
+  first, tenth, whole = (difference("sepin", "f", f"sepin@{k}") for k in (1, 10, "all"))
+  found.append(
+    Claim(
+      "SEPIN@1 and @10 higher",
+      above(first) and above(tenth),
+      first.mean < 0 or tenth.mean < 0,
+      f"{plain(first, 1000)}; {plain(tenth, 1000)}, 1000 nats",
+    )
+  )
+  equal = not above(whole) and not below(whole)
+  found.append(
+    Claim("SEPIN@all equal", equal, not equal, f"{plain(whole, 1000)}, 1000 nats")
+  )
+
+  probe, tuned = (
+    difference("linear_probe", "h", "accuracy"),
+    difference("finetune", "h", "accuracy"),
+  )
+  found.append(
+    Claim(
+      "probe and finetuning on h no worse (0.5 points)",
+      above(probe, -MARGIN) and above(tuned, -MARGIN),
+      probe.mean < 0 or tuned.mean < 0,
+      f"probe {points(probe)}; finetuned on all labels {points(tuned)}",
+    )
+  )
+
+  everything = values("ncl", "selection", "all", "probe")
+  chosen = paired_difference(
+    values("ncl", "selection", "ea_signed", "probe"), everything
+  )
+  random = paired_difference(
+    values("ncl", "selection", "random_live", "probe"), everything
+  )
+  found.append(
+    Claim(
+      "selection loses nothing, where random of the live does",
+      above(chosen, -MARGIN) and below(random, -MARGIN),
+      chosen.mean < 0 or random.mean > 0,
+      f"a quarter by EA {points(chosen)}; at random of the live {points(random)}",
+    )
+  )
+
+  matter = values("ncl", "selection", "ablation", "ea")
+  d = paired_difference(matter, np.zeros(len(matter)))
+  found.append(
+    Claim(
+      "active dimensions matter more",
+      above(d),
+      d.mean < 0,
+      f"rank correlation {plain(d)}",
+    )
+  )
+
+  d = difference("robustness", "f", "corrupted")
+  found.append(Claim("robust (corrupted images, f)", above(d), d.mean < 0, points(d)))
+
+  pairs = list(
+    zip(
+      values("ncl", "axes", "f", "correlation"),
+      values("cl", "axes", "f", "correlation"),
+      strict=True,
+    )
+  )
+  higher = sum(a > b for a, b in pairs)
+  a, b = np.mean(pairs, axis=0)
+  found.append(
+    Claim(
+      "same axes again",
+      higher == len(pairs),
+      bool(a < b),
+      f"higher in {higher} of {len(pairs)} pairs; NCL {a:.3f}, CL {b:.3f}",
+    )
+  )
+  return found
+
+
+def above(d: Difference, threshold: float = 0.0) -> bool:
+  """Whether the interval lies above a threshold."""
+  return d.interval is not None and d.interval[0] > threshold
+
+
+def below(d: Difference, threshold: float = 0.0) -> bool:
+  """Whether the interval lies below a threshold."""
+  return d.interval is not None and d.interval[1] < threshold
+
+
+def points(d: Difference) -> str:
+  """A difference of shares, in points."""
+  return f"{plain(d, 100)} points"
+
+
+def plain(d: Difference, factor: float = 1.0) -> str:
+  """A difference with its interval."""
+  low, high = d.interval or (np.nan, np.nan)
+  return f"{factor * d.mean:+.3g} [{factor * low:+.3g}, {factor * high:+.3g}]"

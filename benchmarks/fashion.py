@@ -1,0 +1,381 @@
+r"""The tables of CL beside NCL on Fashion-MNIST, from what was measured, into the page.
+
+  python -m benchmarks.fashion
+
+Reads docs/data/fashion/ (see benchmarks.collect) and renews, in docs/results.md, what
+stands between the lines `<!-- fashion: NAME -->` and `<!-- / -->`.
+"""
+
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks import measure
+from benchmarks.claims import Claim, claims
+from benchmarks.run import ROOT
+from benchmarks.run import table as markdown
+from ncl_jax import writer
+from ncl_jax.report import statistics
+from ncl_jax.report.sweep_tables import number
+
+DATA = ROOT / "docs" / "data" / "fashion"
+PAGE = ROOT / "docs" / "results.md"
+BLOCK = r"(<!-- fashion: {} -->\n).*?(\n<!-- / -->)"
+
+# What a row is called, where its number lies in the results, what it is multiplied by.
+Place = tuple[str, tuple[str, ...], float]
+
+ACCURACY: tuple[Place, ...] = (
+  ("linear probe, h, %", ("linear_probe", "h", "accuracy"), 100),
+  ("linear probe, f, %", ("linear_probe", "f", "accuracy"), 100),
+  ("linear probe by SGD, h, %", ("linear_probe_sgd", "h", "accuracy"), 100),
+  ("linear probe by SGD, f, %", ("linear_probe_sgd", "f", "accuracy"), 100),
+  ("nearest neighbours, h, %", ("knn", "h", "accuracy"), 100),
+  ("nearest neighbours, f, %", ("knn", "f", "accuracy"), 100),
+  ("finetuned, 1 % of the labels, %", ("finetune_1", "h", "accuracy"), 100),
+  ("finetuned, 10 %, %", ("finetune_10", "h", "accuracy"), 100),
+  ("finetuned, all, %", ("finetune", "h", "accuracy"), 100),
+  ("retrieval P@10, h, %", ("retrieval", "h", "precision"), 100),
+  ("retrieval P@10, f, %", ("retrieval", "f", "precision"), 100),
+  ("retrieval mAP@10, h, %", ("retrieval", "h", "average_precision"), 100),
+  ("retrieval mAP@10, f, %", ("retrieval", "f", "average_precision"), 100),
+)
+PROPERTIES: tuple[Place, ...] = (
+  ("sparsity, %", ("feature_stats", "f", "sparsity"), 100),
+  ("sparsity of live dimensions, %", ("feature_stats", "f", "sparsity_live"), 100),
+  ("active dimensions of an image (L0)", ("feature_stats", "f", "l0"), 1),
+  ("live dimensions of 256", ("feature_stats", "f", "live_dimensions"), 1),
+  ("all-zero images, %", ("feature_stats", "f", "zero_rows"), 100),
+  ("consistency, abs(f) > 1e-5, %", ("feature_stats", "f", "consistency_abs"), 100),
+  ("- labels shuffled, %", ("feature_stats", "f", "consistency_abs_chance"), 100),
+  ("- by activity, %", ("feature_stats", "f", "consistency_abs_weighted"), 100),
+  ("consistency, f > 0, %", ("feature_stats", "f", "consistency_positive"), 100),
+  ("- labels shuffled, %", ("feature_stats", "f", "consistency_positive_chance"), 100),
+  ("- by activity, %", ("feature_stats", "f", "consistency_positive_weighted"), 100),
+  ("purity at 3 % activity, %", ("feature_stats", "f", "purity"), 100),
+  ("- labels shuffled, %", ("feature_stats", "f", "purity_chance"), 100),
+  ("purity at 10 % activity, %", ("feature_stats", "f", "purity_0.1"), 100),
+  ("label entropy, nats", ("feature_stats", "f", "label_entropy"), 1),
+  ("mean correlation abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
+  ("effective rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("SEPIN@1, 1000 nats", ("sepin", "f", "sepin@1"), 1000),
+  ("- of noise", ("sepin", "f", "noise_sepin@1"), 1000),
+  ("SEPIN@10, 1000 nats", ("sepin", "f", "sepin@10"), 1000),
+  ("SEPIN@100, 1000 nats", ("sepin", "f", "sepin@100"), 1000),
+  ("SEPIN@all, 1000 nats", ("sepin", "f", "sepin@all"), 1000),
+  ("two views activate the same, %", ("sepin", "f", "view_agreement"), 100),
+  ("- views of different images, %", ("sepin", "f", "view_agreement_chance"), 100),
+  ("same axes in another seed", ("axes", "f", "correlation"), 1),
+  ("- images shuffled", ("axes", "f", "correlation_chance"), 1),
+)
+ROWS = {  # of the selection's table
+  "all": "all 256",
+  "random": "64 at random",
+  "random_live": "64 at random of the live",
+  "ea_signed": "64 of largest expected activation, signed",
+  "ea_relu": "64 of largest expected activation, rectified",
+  "variance": "64 of largest variance",
+  "pca": "64 principal components",
+}
+SELECTION: tuple[Place, ...] = tuple(
+  (f"{label}: {what}, %", ("selection", row, key), 100)
+  for key, what in (("probe", "probe"), ("retrieval", "P@10"))
+  for row, label in ROWS.items()
+)
+WRONG = ("0.2", "0.4", "0.6", "0.8")
+SHOTS = ("1", "5", "10")
+ROBUSTNESS: tuple[Place, ...] = tuple(
+  place
+  for layer in ("h", "f")
+  for place in (
+    (f"clean, {layer}, %", ("robustness", layer, "clean"), 100.0),
+    (f"corrupted, {layer}, %", ("robustness", layer, "corrupted"), 100.0),
+    *(
+      (
+        f"{100 * float(share):.0f} % wrong labels, {layer}, %",
+        ("robustness", layer, "label_noise", share),
+        100.0,
+      )
+      for share in WRONG
+    ),
+    *(
+      (
+        f"{shots} image(s) a class, {layer}, %",
+        ("robustness", layer, "few_shot", shots, "mean"),
+        100.0,
+      )
+      for shots in SHOTS
+    ),
+  )
+)
+ARMS = {
+  "cl": "CL",
+  "ncl": "NCL",
+  "untrained": "untrained + map",
+  "untrained_calibrated": "untrained, calibrated + map",
+  "cl_map": "CL + map",
+  "cl_matched": "CL at NCL's activity",
+  "cl_varimax": "CL + varimax",
+  "cl_varimax_map": "CL + varimax + map",
+  "cl_ica": "CL + ICA",
+  "pixels_pca": "pixels: PCA",
+  "pixels_nmf": "pixels: NMF",
+  "pixels_kmeans": "pixels: k-means",
+  "h_pca": "h of CL: PCA",
+  "h_nmf": "h of CL: NMF",
+  "h_kmeans": "h of CL: k-means",
+}
+CONTROLS: tuple[Place, ...] = (
+  ("sparsity", ("feature_stats", "f", "sparsity"), 100),
+  ("live", ("feature_stats", "f", "live_dimensions"), 1),
+  ("cons.", ("feature_stats", "f", "consistency_abs"), 100),
+  ("chance", ("feature_stats", "f", "consistency_abs_chance"), 100),
+  ("purity 3 %", ("feature_stats", "f", "purity"), 100),
+  ("purity 10 %", ("feature_stats", "f", "purity_0.1"), 100),
+  ("abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
+  ("rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("SEPIN@1", ("sepin", "f", "sepin@1"), 1000),
+  ("SEPIN@10", ("sepin", "f", "sepin@10"), 1000),
+  ("SEPIN@all", ("sepin", "f", "sepin@all"), 1000),
+  ("kNN f", ("knn", "f", "accuracy"), 100),
+  ("probe f", ("linear_probe", "f", "accuracy"), 100),
+  ("P@10 f", ("retrieval", "f", "precision"), 100),
+  ("EA quarter", ("selection", "ea_signed", "probe"), 100),
+  ("kNN h", ("knn", "h", "accuracy"), 100),
+  ("probe h", ("linear_probe", "h", "accuracy"), 100),
+)
+SWEEP: tuple[Place, ...] = (
+  ("kNN h", ("knn", "h", "accuracy"), 100),
+  ("kNN f", ("knn", "f", "accuracy"), 100),
+  ("probe h", ("linear_probe", "h", "accuracy"), 100),
+  ("probe f", ("linear_probe", "f", "accuracy"), 100),
+  ("sparsity", ("feature_stats", "f", "sparsity"), 100),
+  ("live", ("feature_stats", "f", "live_dimensions"), 1),
+  ("cons.", ("feature_stats", "f", "consistency_abs"), 100),
+  ("purity 3 %", ("feature_stats", "f", "purity"), 100),
+  ("abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
+  ("rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("SEPIN@1", ("sepin", "f", "sepin@1"), 1000),
+  ("SEPIN@10", ("sepin", "f", "sepin@10"), 1000),
+  ("SEPIN@all", ("sepin", "f", "sepin@all"), 1000),
+)
+SWEEPS = {"maps": "loss.map", "temperatures": "loss.temperature", "widths": "width"}
+
+Results = dict[str, list[dict[str, Any]]]  # arm -> its results, seed by seed
+
+
+def main() -> None:
+  """Renews the page."""
+  text = PAGE.read_text()
+  for name, lines in blocks(DATA).items():
+    body = "\n".join(lines)
+    pattern = re.compile(BLOCK.format(name), re.DOTALL)
+    if not pattern.search(text):
+      raise SystemExit(f"{PAGE} has no place for <!-- fashion: {name} -->")
+    text = pattern.sub(lambda found, body=body: f"{found[1]}\n{body}\n{found[2]}", text)
+  PAGE.write_text(text)
+  print(f"written: {PAGE}")
+
+
+def tables(folder: pathlib.Path) -> list[str]:
+  """All tables, one after the other, an empty line between them."""
+  return "\n\n".join("\n".join(lines) for lines in blocks(folder).values()).split("\n")
+
+
+def blocks(folder: pathlib.Path) -> dict[str, list[str]]:
+  """Name of a place in the page -> its table in Markdown."""
+  arms = results(folder)
+  found = {
+    "claims": markdown([claim_row(claim) for claim in claims(arms)]),
+    "accuracy": paired(arms, ACCURACY),
+    "properties": paired(arms, PROPERTIES),
+    "controls": controls(arms),
+    "axes": axes(arms),
+    "selection": paired(arms, SELECTION),
+    "curve": curve(arms),
+    "robustness": paired(arms, ROBUSTNESS),
+    "corruptions": paired(arms, corruptions(arms)),
+    "cost": cost(folder),
+  }
+  found |= {
+    name: sweep(folder / f"{name}.jsonl")
+    for name in SWEEPS
+    if (folder / f"{name}.jsonl").exists()
+  }
+  return found
+
+
+def results(folder: pathlib.Path) -> Results:
+  """The results of compare.jsonl, seeds in order."""
+  found: Results = {}
+  for line in sorted(writer.read(folder / "compare.jsonl"), key=lambda r: r["seed"]):
+    found.setdefault(line["arm"], []).append(line["results"])
+  return found
+
+
+def values(rows: Sequence[dict[str, Any]], place: Place) -> list[float]:
+  """One number a seed, in the unit of the table; NaN where there is none."""
+  _, path, factor = place
+  return [factor * number(row, path) for row in rows]
+
+
+def spread(x: Sequence[float]) -> str:
+  """Mean and standard deviation over seeds."""
+  found = statistics.summarize(x)
+  if not found.count:
+    return "–"
+  # What rounding left of a sum of equal numbers is no spread.
+  deviation = round(found.deviation or 0.0, 9)
+  return f"{measure.shown(found.mean)} ± {deviation:.2g}"
+
+
+def interval(x: Sequence[float], baseline: Sequence[float]) -> str:
+  """Mean of the paired differences with its 95 % t interval."""
+  found = statistics.paired_difference(x, baseline)
+  if found.interval is None:
+    return "–"
+  low, high = found.interval
+  return f"{found.mean:+.3g} [{low:+.3g}, {high:+.3g}]"
+
+
+def paired(arms: Results, places: Sequence[Place]) -> list[str]:
+  """A line a number: CL, NCL, their difference, the untrained network."""
+  rows = []
+  for place in places:
+    cl, ncl = values(arms["cl"], place), values(arms["ncl"], place)
+    if not np.isfinite([*cl, *ncl]).any():
+      continue
+    row = {"": place[0], "CL": spread(cl), "NCL": spread(ncl)}
+    row["NCL - CL [95 %]"] = interval(ncl, cl)
+    row["untrained + map"] = spread(values(arms["untrained"], place))
+    rows.append(row)
+  return markdown(rows)
+
+
+def corruptions(arms: Results) -> list[Place]:
+  """Mean over the severities of each kind, put beside the results."""
+  places: list[Place] = []
+  for rows in arms.values():
+    for row in rows:
+      for layer in ("h", "f"):
+        part = row.get("robustness", {}).get(layer, {})
+        part["kinds"] = {
+          kind: float(np.mean(x)) for kind, x in part.get("corruptions", {}).items()
+        }
+  for layer in ("h", "f"):
+    kinds = number_of(arms["cl"][0], ("robustness", layer, "kinds"))
+    places += [
+      (
+        f"{kind.replace('_', ' ')}, {layer}, %",
+        ("robustness", layer, "kinds", kind),
+        100,
+      )
+      for kind in kinds
+    ]
+  return places
+
+
+def number_of(row: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+  """What lies at a path, {} if nothing."""
+  for key in path:
+    row = row.get(key, {})
+  return row
+
+
+def controls(arms: Results) -> list[str]:
+  """A line an arm or control, means over seeds."""
+  rows = []
+  for arm, label in ARMS.items():
+    if arm in arms:
+      means = {p[0]: float(np.mean(values(arms[arm], p))) for p in CONTROLS}
+      rows.append({"": label} | {k: v for k, v in means.items() if np.isfinite(v)})
+  columns = ["", *(place[0] for place in CONTROLS)]
+  return markdown([{name: row.get(name) for name in columns} for row in rows])
+
+
+def axes(arms: Results) -> list[str]:
+  """The agreement of each seed's dimensions with the next seed's."""
+  rows = []
+  for layer in ("h", "f"):
+    for arm in ("cl", "ncl"):
+      row: dict[str, Any] = {"": f"{ARMS[arm]}, {layer}"}
+      for seed, found in enumerate(arms[arm]):
+        other = (seed + 1) % len(arms[arm])
+        row[f"{seed}, {other}"] = number(found, ("axes", layer, "correlation"))
+      places = ("correlation_chance", "matched")
+      row |= {
+        name: float(np.mean([number(x, ("axes", layer, key)) for x in arms[arm]]))
+        for name, key in zip(("chance", "dimensions matched"), places, strict=True)
+      }
+      rows.append(row)
+  return markdown(rows)
+
+
+def curve(arms: Results) -> list[str]:
+  """Accuracy of the probe over the number of dimensions kept, means over seeds."""
+  rows = []
+  for i, point in enumerate(arms["cl"][0]["selection"]["curve"]):
+    row: dict[str, Any] = {"dimensions kept": point["k"]}
+    for key in ("probe", "retrieval"):
+      for order, label in (("random", "random"), ("ea_signed", "EA signed")):
+        for arm in ("cl", "ncl"):
+          seen = [x["selection"]["curve"][i][order][key] for x in arms[arm]]
+          name = f"{ARMS[arm]}, {label}, {'probe' if key == 'probe' else 'P@10'}"
+          row[name] = 100 * float(np.mean(seen))
+    rows.append(row)
+  return markdown(rows)
+
+
+def cost(folder: pathlib.Path) -> list[str]:
+  """What a training took, medians over seeds."""
+  rows = []
+  lines = writer.read(folder / "compare.jsonl")
+  for arm in ("cl", "ncl"):
+    speed = [line["speed"][-1] for line in lines if line["arm"] == arm]
+    step = float(np.median([x["step_seconds"] for x in speed]))
+    rows.append(
+      {
+        "": ARMS[arm],
+        "s a step": step,
+        "fastest s a step": min(x["step_seconds"] for x in speed),
+        "s of training": float(
+          np.median([x["steps"] * x["step_seconds"] for x in speed])
+        ),
+        "images/s": float(np.median([x["images_per_second"] for x in speed])),
+        "peak memory, MiB": float(np.median([x["peak_memory_bytes"] for x in speed]))
+        / 2**20,
+      }
+    )
+  return markdown(rows)
+
+
+def sweep(file: pathlib.Path) -> list[str]:
+  """A line a setting: means over its seeds, and the range of purity."""
+  groups: dict[tuple, list[dict[str, Any]]] = {}
+  for row in writer.read(file):
+    key = tuple(v for k, v in row["settings"].items() if k != "seed")
+    groups.setdefault(key, []).append(row)
+  rows = []
+  for key, found in groups.items():
+    row: dict[str, Any] = {"": ", ".join(map(str, key))}
+    row |= {p[0]: float(np.mean(values(found, p))) for p in SWEEP}
+    purity = values(found, ("", ("feature_stats", "f", "purity"), 100))
+    row["purity, each seed"] = ", ".join(map(measure.shown, purity))
+    rows.append(row)
+  return markdown(rows)
+
+
+def claim_row(claim: Claim) -> dict[str, str]:
+  """A line of the checklist."""
+  return {
+    "claim": claim.name,
+    "verdict": f"**{claim.verdict}**",
+    "figures": claim.figures,
+  }
+
+
+if __name__ == "__main__":
+  main()
