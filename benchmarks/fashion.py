@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.claims import Claim, claims
+from benchmarks.claims import Claim, claims, map_claims, temperature_claim
 from benchmarks.run import ROOT
 from benchmarks.run import table as markdown
 from ncl_jax import writer
@@ -162,7 +162,7 @@ SWEEP: tuple[Place, ...] = (
   ("SEPIN@10", ("sepin", "f", "sepin@10"), 1000),
   ("SEPIN@all", ("sepin", "f", "sepin@all"), 1000),
 )
-SWEEPS = {"maps": "loss.map", "temperatures": "loss.temperature", "widths": "width"}
+SWEEPS = ("maps", "temperatures", "widths")
 
 Results = dict[str, list[dict[str, Any]]]  # arm -> its results, seed by seed
 
@@ -188,8 +188,18 @@ def tables(folder: pathlib.Path) -> list[str]:
 def blocks(folder: pathlib.Path) -> dict[str, list[str]]:
   """Name of a place in the page -> its table in Markdown."""
   arms = results(folder)
+  sweeps = {
+    name: writer.read(folder / f"{name}.jsonl")
+    for name in SWEEPS
+    if (folder / f"{name}.jsonl").exists()
+  }
+  judged = claims(arms)
+  if "maps" in sweeps:
+    judged += map_claims(sweeps["maps"])
+  if "temperatures" in sweeps:
+    judged.append(temperature_claim(sweeps["temperatures"]))
   found = {
-    "claims": markdown([claim_row(claim) for claim in claims(arms)]),
+    "claims": markdown([claim_row(claim) for claim in judged]),
     "accuracy": paired(arms, ACCURACY),
     "properties": paired(arms, PROPERTIES),
     "controls": controls(arms),
@@ -200,12 +210,7 @@ def blocks(folder: pathlib.Path) -> dict[str, list[str]]:
     "corruptions": paired(arms, corruptions(arms)),
     "cost": cost(folder),
   }
-  found |= {
-    name: sweep(folder / f"{name}.jsonl")
-    for name in SWEEPS
-    if (folder / f"{name}.jsonl").exists()
-  }
-  return found
+  return found | {name: sweep(cells) for name, cells in sweeps.items()}
 
 
 def results(folder: pathlib.Path) -> Results:
@@ -352,10 +357,10 @@ def cost(folder: pathlib.Path) -> list[str]:
   return markdown(rows)
 
 
-def sweep(file: pathlib.Path) -> list[str]:
+def sweep(cells: Sequence[dict[str, Any]]) -> list[str]:
   """A line a setting: means over its seeds, and the range of purity."""
   groups: dict[tuple, list[dict[str, Any]]] = {}
-  for row in writer.read(file):
+  for row in cells:
     key = tuple(v for k, v in row["settings"].items() if k != "seed")
     groups.setdefault(key, []).append(row)
   rows = []
