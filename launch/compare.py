@@ -6,7 +6,8 @@ Finished and half-finished runs in the work directory are used, not repeated. Th
 is WORKDIR/report: index.html, report.md, report.json, figures/, and the table of all
 controls, controls.txt. Where data and network are the paper's, its numbers stand beside
 ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
-Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained.
+Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
+controls, but none of them finetuned: --control_programs=feature_stats,knn,linear_probe.
 """
 
 from absl import flags
@@ -27,6 +28,9 @@ _CONTROLS = flags.DEFINE_enum(
   ["untrained", "all", "trained"],
   "what CL and NCL are held against; trained: two more trainings a seed",
 )
+_CONTROL_PROGRAMS = flags.DEFINE_list(
+  "control_programs", "all", "of --programs, those that controls without training get"
+)
 _SEEDS = flags.DEFINE_integer("seeds", 1, "how many pairs of runs", lower_bound=1)
 
 
@@ -35,12 +39,14 @@ def main() -> None:
   from ncl_jax import compare
 
   names = tuple(_PROGRAMS.value or ())
+  of_controls = tuple(_CONTROL_PROGRAMS.value or ())
   text = compare.compare(
     _CONFIG.value,
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
     programs=None if names == ("all",) else names,
     against=_CONTROLS.value,
+    control_programs=None if of_controls == ("all",) else of_controls,
   )
   print(text)
 

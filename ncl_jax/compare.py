@@ -46,6 +46,7 @@ def compare(
   seeds: int,
   programs: Sequence[str] | None = None,
   against: str = "all",
+  control_programs: Sequence[str] | None = None,
 ) -> str:
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
@@ -62,6 +63,8 @@ def compare(
     against: which controls: "untrained", that network alone, in minutes less; "all"
       that need no training, `controls.controls`; "trained": also CL with an L1 penalty
       and CL at the width of NCL's live dimensions, two more trainings a seed.
+    control_programs: of `programs`, those that controls without training are given;
+      None for all. Finetuning each of them takes longer than training CL and NCL.
 
   Returns:
     The tables, and where to look.
@@ -76,7 +79,7 @@ def compare(
       f"with the map {config.loss.map}"
     )
   checks.choice("controls", against, CONTROLS)
-  for name in programs or ():
+  for name in (*(programs or ()), *(control_programs or ())):
     checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
   config_lib.validate(config)
   root = pathlib.Path(workdir).expanduser().resolve()
@@ -97,7 +100,7 @@ def compare(
       for key in TRAINED:
         arm = _trained_control(config, key, seed, pair["ncl"])
         measured.run(key, seed, train.train(arm, ncl.parent / key, source))
-    measured.controls(seed, pair, every=against != "untrained")
+    measured.controls(seed, pair, against != "untrained", control_programs)
   if seeds > 1 and "axes" in programs:
     for key, paths in runs.items():
       measured.axes(key, paths)
@@ -142,8 +145,17 @@ class _Measurements:
     self._measure(arm, seed, (run,), self._programs, call, path / "eval")
     return run
 
-  def controls(self, seed: int, pair: dict[str, program.Run], every: bool) -> None:
-    """Evaluates what needs no training."""
+  def controls(
+    self,
+    seed: int,
+    pair: dict[str, program.Run],
+    every: bool,
+    programs: Sequence[str] | None,
+  ) -> None:
+    """Evaluates what needs no training, by some of the programs or all."""
+    wanted = self._programs
+    if programs is not None:
+      wanted = [name for name in wanted if name in programs]
     ncl = pair["ncl"]
     folder = ncl.path.parent
     chosen, fault = _controls(pair, every)
@@ -153,7 +165,7 @@ class _Measurements:
       self.labels[control.key] = control.label
       logging.info("evaluating the control %s, seed %d", control.label, seed)
       call = functools.partial(_evaluate, control, ncl)
-      names = _that_apply(control, self._programs)
+      names = _that_apply(control, wanted)
       both = (pair["cl"], ncl)
       self._measure(control.key, seed, both, names, call, folder / "controls")
     if jax.process_index() == 0:

@@ -241,6 +241,12 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   monkeypatch.setattr(program, "evaluate", lambda *a, **k: pytest.fail("again"))
   again = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
   assert again == text
+  fewer = compare.compare(
+    config, tmp_path / "out", seeds=2, programs=programs, control_programs=("knn",)
+  )
+  rows = writer.read(tmp_path / "out" / "seed1" / "controls.jsonl")
+  assert len(rows) == 13 and all(set(row["results"]) == {"knn"} for row in rows)
+  assert fewer != text and "class consistency" in fewer
 
   def fail(*args, **kwargs):
     raise InputError("no such luck")
