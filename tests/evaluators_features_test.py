@@ -307,8 +307,16 @@ def test_feature_stats_of_dimensions(planted):
   assert values["sparsity_0.01"] > values["sparsity"]
   for budget in (0.2, 0.1):
     rate = metrics.purity(f, labels, 3, budget)
-    name = "purity" if budget == 0.2 else "purity_0.1"
-    assert values[name] == pytest.approx(float(np.nanmean(rate)))
+    end = "" if budget == 0.2 else "_0.1"
+    assert values[f"purity{end}"] == pytest.approx(float(np.nanmean(rate)))
+    varied = ~np.isnan(rate)
+    rate, active = np.asarray(rate)[varied], (np.abs(f) > 1e-5).sum(0)[varied]
+    reached = active >= budget * 40
+    assert 0 < reached.sum() < varied.sum() < live.sum()
+    assert values[f"reached_dimensions{end}"] == reached.sum()
+    assert values[f"purity_reached{end}"] == pytest.approx(rate[reached].mean())
+    weighted = rate @ active / active.sum()
+    assert values[f"purity_weighted{end}"] == pytest.approx(weighted)
 
 
 def test_chance_levels_are_those_of_labels_that_mean_nothing(planted):
@@ -326,7 +334,14 @@ def test_chance_levels_are_those_of_labels_that_mean_nothing(planted):
 def test_feature_stats_of_nothing():
   values = statistics(np.zeros((40, 6), np.float32), np.arange(40) % 3)
   assert values["dead_dimensions"] == 6 and values["zero_rows"] == 40
-  for name in ("consistency_abs", "purity", "label_entropy", "sparsity_live"):
+  for name in (
+    "consistency_abs",
+    "purity",
+    "purity_reached",
+    "purity_weighted",
+    "label_entropy",
+    "sparsity_live",
+  ):
     assert np.isnan(values[name])
 
 

@@ -123,9 +123,12 @@ def by_class(
     consistency_abs and consistency_positive (mean over live dimensions), each also with
     `_frequent` (mean over dimensions with at least 30 active images, NaN if none) and
     `_weighted` (each dimension by its number of active images); label_entropy (mean
-    over live dimensions, nats); purity and purity_0.1, at matched activity; each of
-    them with `_chance`: its mean over shuffled labels. frequent_dimensions: how many
-    there are, by |f| > threshold.
+    over live dimensions, nats); purity and purity_0.1, at matched activity, also
+    purity_weighted and purity_reached (mean over the dimensions that so many images
+    activate: only there is a sparse feature's purity one of activated images), and with
+    _0.1; each of them with `_chance`: its mean over shuffled labels.
+    frequent_dimensions, reached_dimensions, reached_dimensions_0.1: how many there are,
+    by |f| > threshold.
   """
 
   def measure(y):
@@ -139,7 +142,7 @@ def by_class(
   result = {}
   for name, value in values.items():
     result[name] = float(value)
-    if name != "frequent_dimensions":
+    if "dimensions" not in name:
       result[f"{name}_chance"] = float(np.mean([other[name] for other in shuffled]))
   return result
 
@@ -179,8 +182,17 @@ def _by_class(f, labels, num_classes, threshold, activity):
       values["frequent_dimensions"] = jnp.sum(frequent)
   entropy = metrics.label_entropy(f, labels, num_classes, "abs", threshold)
   values["label_entropy"] = jnp.nanmean(entropy)
-  for name, budget in (("purity", activity), (f"purity_{BUDGET}", BUDGET)):
-    values[name] = jnp.nanmean(metrics.purity(f, labels, num_classes, budget))
+  _, active = metrics.class_consistency(f, labels, num_classes, "abs", threshold)
+  images = jnp.sum(labels >= 0)
+  for end, budget in (("", activity), (f"_{BUDGET}", BUDGET)):
+    rate = metrics.purity(f, labels, num_classes, budget)
+    # One that so many images do not activate is filled up with images at random.
+    reached = active >= budget * images
+    values[f"purity{end}"] = jnp.nanmean(rate)
+    values[f"purity_reached{end}"] = jnp.nanmean(jnp.where(reached, rate, jnp.nan))
+    weight = jnp.where(jnp.isnan(rate), 0, active)
+    values[f"purity_weighted{end}"] = jnp.nansum(rate * weight) / jnp.sum(weight)
+    values[f"reached_dimensions{end}"] = jnp.sum(reached & ~jnp.isnan(rate))
   return values
 
 
