@@ -25,6 +25,7 @@ DATA = ROOT / "docs" / "data" / "fashion"
 PAGE = ROOT / "docs" / "results.md"
 BLOCK = r"(<!-- fashion: {} -->\n).*?(\n<!-- / -->)"
 
+STATS = ("feature_stats", "f")
 # What a row is called, where its number lies in the results, what it is multiplied by.
 Place = tuple[str, tuple[str, ...], float]
 
@@ -44,23 +45,26 @@ ACCURACY: tuple[Place, ...] = (
   ("retrieval mAP@10, f, %", ("retrieval", "f", "average_precision"), 100),
 )
 PROPERTIES: tuple[Place, ...] = (
-  ("sparsity, %", ("feature_stats", "f", "sparsity"), 100),
-  ("sparsity of live dimensions, %", ("feature_stats", "f", "sparsity_live"), 100),
-  ("active dimensions of an image (L0)", ("feature_stats", "f", "l0"), 1),
-  ("live dimensions of 256", ("feature_stats", "f", "live_dimensions"), 1),
-  ("all-zero images, %", ("feature_stats", "f", "zero_rows"), 100),
-  ("consistency, abs(f) > 1e-5, %", ("feature_stats", "f", "consistency_abs"), 100),
-  ("- labels shuffled, %", ("feature_stats", "f", "consistency_abs_chance"), 100),
-  ("- by activity, %", ("feature_stats", "f", "consistency_abs_weighted"), 100),
-  ("consistency, f > 0, %", ("feature_stats", "f", "consistency_positive"), 100),
-  ("- labels shuffled, %", ("feature_stats", "f", "consistency_positive_chance"), 100),
-  ("- by activity, %", ("feature_stats", "f", "consistency_positive_weighted"), 100),
-  ("purity at 3 % activity, %", ("feature_stats", "f", "purity"), 100),
-  ("- labels shuffled, %", ("feature_stats", "f", "purity_chance"), 100),
-  ("purity at 10 % activity, %", ("feature_stats", "f", "purity_0.1"), 100),
-  ("label entropy, nats", ("feature_stats", "f", "label_entropy"), 1),
-  ("mean correlation abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
-  ("effective rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("sparsity, %", (*STATS, "sparsity"), 100),
+  ("sparsity of live dimensions, %", (*STATS, "sparsity_live"), 100),
+  ("active dimensions of an image (L0)", (*STATS, "l0"), 1),
+  ("live dimensions of 256", (*STATS, "live_dimensions"), 1),
+  ("all-zero images, %", (*STATS, "zero_rows"), 100),
+  ("consistency, abs(f) > 1e-5, %", (*STATS, "consistency_abs"), 100),
+  ("- labels shuffled, %", (*STATS, "consistency_abs_chance"), 100),
+  ("- by activity, %", (*STATS, "consistency_abs_weighted"), 100),
+  ("consistency, f > 0, %", (*STATS, "consistency_positive"), 100),
+  ("- labels shuffled, %", (*STATS, "consistency_positive_chance"), 100),
+  ("- by activity, %", (*STATS, "consistency_positive_weighted"), 100),
+  ("purity at 3 % activity, %", (*STATS, "purity"), 100),
+  ("- labels shuffled, %", (*STATS, "purity_chance"), 100),
+  ("- of dimensions with such activity, %", (*STATS, "purity_reached"), 100),
+  ("- how many these are", (*STATS, "reached_dimensions"), 1),
+  ("- by activity, %", (*STATS, "purity_weighted"), 100),
+  ("purity at 10 % activity, %", (*STATS, "purity_0.1"), 100),
+  ("label entropy, nats", (*STATS, "label_entropy"), 1),
+  ("mean correlation abs(C - I)", (*STATS, "orthogonality"), 1),
+  ("effective rank", (*STATS, "effective_rank"), 1),
   ("SEPIN@1, 1000 nats", ("sepin", "f", "sepin@1"), 1000),
   ("- of noise", ("sepin", "f", "noise_sepin@1"), 1000),
   ("SEPIN@10, 1000 nats", ("sepin", "f", "sepin@10"), 1000),
@@ -129,14 +133,15 @@ ARMS = {
   "h_kmeans": "h of CL: k-means",
 }
 CONTROLS: tuple[Place, ...] = (
-  ("sparsity", ("feature_stats", "f", "sparsity"), 100),
-  ("live", ("feature_stats", "f", "live_dimensions"), 1),
-  ("cons.", ("feature_stats", "f", "consistency_abs"), 100),
-  ("chance", ("feature_stats", "f", "consistency_abs_chance"), 100),
-  ("purity 3 %", ("feature_stats", "f", "purity"), 100),
-  ("purity 10 %", ("feature_stats", "f", "purity_0.1"), 100),
-  ("abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
-  ("rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("sparsity", (*STATS, "sparsity"), 100),
+  ("live", (*STATS, "live_dimensions"), 1),
+  ("cons.", (*STATS, "consistency_abs"), 100),
+  ("chance", (*STATS, "consistency_abs_chance"), 100),
+  ("purity 3 %", (*STATS, "purity"), 100),
+  ("- reached", (*STATS, "purity_reached"), 100),
+  ("- by activity", (*STATS, "purity_weighted"), 100),
+  ("abs(C - I)", (*STATS, "orthogonality"), 1),
+  ("rank", (*STATS, "effective_rank"), 1),
   ("SEPIN@1", ("sepin", "f", "sepin@1"), 1000),
   ("SEPIN@10", ("sepin", "f", "sepin@10"), 1000),
   ("SEPIN@all", ("sepin", "f", "sepin@all"), 1000),
@@ -152,12 +157,13 @@ SWEEP: tuple[Place, ...] = (
   ("kNN f", ("knn", "f", "accuracy"), 100),
   ("probe h", ("linear_probe", "h", "accuracy"), 100),
   ("probe f", ("linear_probe", "f", "accuracy"), 100),
-  ("sparsity", ("feature_stats", "f", "sparsity"), 100),
-  ("live", ("feature_stats", "f", "live_dimensions"), 1),
-  ("cons.", ("feature_stats", "f", "consistency_abs"), 100),
-  ("purity 3 %", ("feature_stats", "f", "purity"), 100),
-  ("abs(C - I)", ("feature_stats", "f", "orthogonality"), 1),
-  ("rank", ("feature_stats", "f", "effective_rank"), 1),
+  ("sparsity", (*STATS, "sparsity"), 100),
+  ("live", (*STATS, "live_dimensions"), 1),
+  ("cons.", (*STATS, "consistency_abs"), 100),
+  ("purity 3 %", (*STATS, "purity"), 100),
+  ("- reached", (*STATS, "purity_reached"), 100),
+  ("abs(C - I)", (*STATS, "orthogonality"), 1),
+  ("rank", (*STATS, "effective_rank"), 1),
   ("SEPIN@1", ("sepin", "f", "sepin@1"), 1000),
   ("SEPIN@10", ("sepin", "f", "sepin@10"), 1000),
   ("SEPIN@all", ("sepin", "f", "sepin@all"), 1000),
@@ -232,9 +238,10 @@ def spread(x: Sequence[float]) -> str:
   found = statistics.summarize(x)
   if not found.count:
     return "–"
+  if found.deviation is None:
+    return measure.shown(found.mean)
   # What rounding left of a sum of equal numbers is no spread.
-  deviation = round(found.deviation or 0.0, 9)
-  return f"{measure.shown(found.mean)} ± {deviation:.2g}"
+  return f"{measure.shown(found.mean)} ± {round(found.deviation, 9):.2g}"
 
 
 def interval(x: Sequence[float], baseline: Sequence[float]) -> str:
@@ -367,7 +374,7 @@ def sweep(cells: Sequence[dict[str, Any]]) -> list[str]:
   for key, found in groups.items():
     row: dict[str, Any] = {"": ", ".join(map(str, key))}
     row |= {p[0]: float(np.mean(values(found, p))) for p in SWEEP}
-    purity = values(found, ("", ("feature_stats", "f", "purity"), 100))
+    purity = values(found, ("", (*STATS, "purity"), 100))
     row["purity, each seed"] = ", ".join(map(measure.shown, purity))
     rows.append(row)
   return markdown(rows)
