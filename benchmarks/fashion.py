@@ -185,10 +185,13 @@ def axes(arms: Results) -> list[str]:
       for seed, found in enumerate(arms[arm]):
         other = (seed + 1) % len(arms[arm])
         row[f"{seed}, {other}"] = number(found, ("axes", layer, "correlation"))
-      places = ("correlation_chance", "matched")
       row |= {
         name: float(np.mean([number(x, ("axes", layer, key)) for x in arms[arm]]))
-        for name, key in zip(("chance", "dimensions matched"), places, strict=True)
+        for name, key in (
+          ("axes rotated", "correlation_rotated"),
+          ("images shuffled", "correlation_chance"),
+          ("dimensions matched", "matched"),
+        )
       }
       rows.append(row)
   return markdown(rows)

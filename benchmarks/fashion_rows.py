@@ -48,6 +48,7 @@ PROPERTIES: tuple[Place, ...] = (
   ("two views activate the same, %", ("sepin", "f", "view_agreement"), 100),
   ("- views of different images, %", ("sepin", "f", "view_agreement_chance"), 100),
   ("same axes in another seed", ("axes", "f", "correlation"), 1),
+  ("- its axes rotated at random", ("axes", "f", "correlation_rotated"), 1),
   ("- images shuffled", ("axes", "f", "correlation_chance"), 1),
 )
 ROWS = {  # of the selection's table

@@ -41,6 +41,7 @@ PLACES = {
   "selection_ea_relu_transfer": ("selection", "ea_relu", "transfer"),
   "axes_h": ("axes", "h", "correlation"),
   "axes_f": ("axes", "f", "correlation"),
+  "axes_f_rotated": ("axes", "f", "correlation_rotated"),
   "sparsity": ("feature_stats", "f", "sparsity"),
   "consistency_abs": ("feature_stats", "f", "consistency_abs"),
   "consistency_abs_chance": ("feature_stats", "f", "consistency_abs_chance"),
@@ -211,6 +212,15 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "training images, over the test images. Chance: images shuffled.",
       )
       for layer in ("h", "f")
+    ),
+    (
+      "axes_f_rotated",
+      "the same with axes rotated at random, f",
+      "Interpretability",
+      "",
+      "",
+      "what any axes reach that span as many directions: only what lies above it says "
+      "that single dimensions came again.",
     ),
     (
       "sparsity",

@@ -388,6 +388,10 @@ def test_permuted_axes_agree_and_rotated_ones_do_not():
   rotation, _ = np.linalg.qr(rng.normal(size=(8, 8)))
   rotated = agreement(f, f @ rotation, signed=True)
   assert rotated["correlation"] < 0.8
+  # Rotated once or twice, axes of independent features are equally strange to these.
+  for found in (same, rotated):
+    level = found["correlation_rotated"]
+    assert level == pytest.approx(rotated["correlation"], abs=0.1)
   noise = agreement(f, np.maximum(rng.normal(size=f.shape), 0).astype(np.float32))
   assert abs(noise["correlation"]) < 0.1
   assert abs(noise["correlation"] - noise["correlation_chance"]) < 0.1
@@ -395,6 +399,15 @@ def test_permuted_axes_agree_and_rotated_ones_do_not():
   assert noise["correlation_matched_on_test"] > 0.05
   lucky = noise["correlation_matched_on_test_chance"]
   assert noise["correlation_matched_on_test"] == pytest.approx(lucky, abs=0.05)
+
+
+def test_few_directions_agree_by_any_axes():
+  """Two directions spread over 40 dimensions: some are near whatever the axes are."""
+  rng = np.random.default_rng(2)
+  plane = rng.normal(size=(400, 2))
+  a, b = ((plane @ rng.normal(size=(2, 40))).astype(np.float32) for _ in range(2))
+  found = agreement(a, b, signed=True)
+  assert found["correlation"] > 0.95 and found["correlation_rotated"] > 0.95
 
 
 def test_matching_is_the_best_of_all_permutations():
@@ -412,7 +425,8 @@ def test_matching_is_the_best_of_all_permutations():
 
 def test_axes_of_dead_features():
   f = np.zeros((10, 3), np.float32)
-  assert np.isnan(agreement(f, f)["correlation"])
+  found = agreement(f, f)
+  assert np.isnan(found["correlation"]) and np.isnan(found["correlation_rotated"])
 
 
 def test_a_run_has_its_own_axes(run, monkeypatch):

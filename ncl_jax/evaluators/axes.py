@@ -17,6 +17,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 
 SHUFFLES = 10
+ROTATIONS = 3
 
 
 def evaluate(
@@ -105,10 +106,13 @@ def agreement(
   Returns:
     correlation (of the test images, matched on the training images), correlation_chance
     (the same after shuffling one run's images: no shared structure),
-    correlation_matched_on_test and its _chance (what matching on the very images that
-    score adds), matched (number of pairs), live_dimensions and other_live_dimensions.
-    NaN without live dimensions.
+    correlation_rotated (the same after rotations of the other run's features, at
+    random, signs not counted: what any axes reach that span what its axes span, much
+    if that is few directions), correlation_matched_on_test and its _chance (what
+    matching on the very images that score adds), matched (number of pairs),
+    live_dimensions and other_live_dimensions. NaN without live dimensions.
   """
+  raw_train, raw_test = train_b, test_b
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
   a, b, test_a, test_b = (
     _standardize(x[:, live])
@@ -129,6 +133,14 @@ def agreement(
     return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
 
   train, test = correlation(a, b), correlation(test_a, test_b)
+  rotated = []
+  for i in range(ROTATIONS if live_b.any() else 0):
+    q = _rotation(np.random.default_rng([seed, i]), int(live_b.sum()))
+    c, test_c = (
+      np.abs(one.T @ _standardize(x[:, live_b] @ q))
+      for one, x in ((a, raw_train), (test_a, raw_test))
+    )
+    rotated.append(score(c, test_c))
   rng = np.random.default_rng(seed)
   chance, lucky = [], []
   for _ in range(SHUFFLES):
@@ -138,12 +150,19 @@ def agreement(
   return {
     "correlation": score(train, test),
     "correlation_chance": float(np.mean(chance)),
+    "correlation_rotated": float(np.mean(rotated)) if rotated else np.nan,
     "correlation_matched_on_test": score(test, test),
     "correlation_matched_on_test_chance": float(np.mean(lucky)),
     "matched": int(min(live_a.sum(), live_b.sum())),
     "live_dimensions": int(live_a.sum()),
     "other_live_dimensions": int(live_b.sum()),
   }
+
+
+def _rotation(rng: np.random.Generator, width: int) -> np.ndarray:
+  """A rotation drawn uniformly, up to a reflection, [width, width]."""
+  q, r = np.linalg.qr(rng.normal(size=(width, width)))
+  return q * np.sign(np.diag(r))
 
 
 def _standardize(x: np.ndarray) -> np.ndarray:
