@@ -117,10 +117,14 @@ def test_imports_go_downwards(path):
 @pytest.mark.parametrize(
   "path", sorted([*PACKAGE.rglob("*.py"), *(ROOT / "launch").glob("*.py")]), ids=str
 )
-def test_tensorflow_only_in_its_room_and_never_at_import(path):
-  heavy = {"tensorflow", "tensorflow_datasets"}
-  used = {name.split(".")[0] for name in imports(path)} & heavy
-  at_import = {name.split(".")[0] for name in imports(path, True)} & heavy
+def test_heavy_things_only_in_their_rooms_and_never_at_import(path):
+  rooms = {
+    "tensorflow": PACKAGE / "data" / "tfds.py",
+    "tensorflow_datasets": PACKAGE / "data" / "tfds.py",
+    "orbax": PACKAGE / "checkpoint.py",
+  }
+  used = {name.split(".")[0] for name in imports(path)} & rooms.keys()
+  at_import = {name.split(".")[0] for name in imports(path, True)} & rooms.keys()
   assert not at_import
-  assert not used or path == PACKAGE / "data" / "tfds.py"
+  assert all(path == rooms[name] for name in used)
   assert "torch" not in {name.split(".")[0] for name in imports(path)}
