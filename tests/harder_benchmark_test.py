@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import harder, harder_page, harder_sets, meaning
 from ncl_jax import metrics
-from ncl_jax.data.source import Split
+from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
 
 RNG = np.random.default_rng(0)
 
@@ -105,31 +106,44 @@ def test_images_of_two_objects():
   single = Split(images, np.arange(12) % 4)
   made, labels = harder_sets.compose(single, 50, 0)
   places = collections.Counter()
-  for image, pair in zip(made, labels, strict=True):
-    quarters = [image[r : r + 3, c : c + 3] for r in (0, 3) for c in (0, 3)]
-    filled = [i for i, quarter in enumerate(quarters) if quarter.any()]
-    found = [n for i in filled for n in range(12) if (quarters[i] == images[n]).all()]
-    assert len(filled) == len(found) == 2
-    assert {n % 4 for n in found} == set(pair.tolist()) and pair[0] != pair[1]
-    places.update(filled)
-  assert len(places) == 4
+  for image, partner, pair in zip(*made, labels, strict=True):
+    of = [items(canvas, images) for canvas in (image, partner)]
+    for found in of:
+      assert len(found) == 2
+      assert {n % 4 for n in found.values()} == set(pair.tolist()) and pair[0] != pair[
+        1
+      ]
+    assert set(of[0].values()) == set(of[1].values())
+    places.update(["same" if tuple(of[0]) == tuple(of[1]) else "anew", *of[0]])
+  assert places.keys() == {0, 1, 2, 3, "same", "anew"}
   again, _ = harder_sets.compose(single, 50, 0)
   np.testing.assert_array_equal(again, made)
 
 
+def items(image, images):
+  """Quarter -> which of the images fills it."""
+  quarters = [image[r : r + 3, c : c + 3] for r in (0, 3) for c in (0, 3)]
+  return {
+    i: n
+    for i, quarter in enumerate(quarters)
+    for n in range(len(images))
+    if quarter.any() and (quarter == images[n]).all()
+  }
+
+
 def test_emoji_without_tones_one_of_a_concept(tmp_path):
-  captions = np.array(["man farmer", "woman farmer", "farmer, dark skin tone", "cat"])
-  concepts = np.array(["farmer", "farmer", "farmer", "cat"])
-  values = {"images": np.arange(4), "concepts": concepts}
-  for name, more in (("drawers", {}), ("text", {"captions": captions})):
-    arrays = {
-      f"{p}_{k}": v for p in ("train", "test") for k, v in (values | more).items()
-    }
-    np.savez(tmp_path / f"{name}.npz", **arrays)
-  harder_sets.emoji(tmp_path, tmp_path / "made.npz")
-  with np.load(tmp_path / "made.npz") as made:
-    assert made["train_images"].tolist() == [0, 1, 3]
-    assert made["test_images"].tolist() == [0, 3]
+  captions = ["farmer, dark skin tone", "man farmer", "woman farmer", "cat"]
+  concepts = ["farmer", "farmer", "farmer", "cat"]
+  split = Split(np.zeros((4, 2, 2, 3), np.uint8), np.arange(4), {"level": np.arange(4)})
+  source = Source("emoji", {"train": split, "test": split}, tuple("abcd"))
+  with pytest.raises(InputError, match="no .*text.npz: make it by"):
+    harder_sets.emoji(tmp_path, source)
+  for name in ("drawers", "text"):
+    np.savez(tmp_path / f"{name}.npz", test_captions=captions, test_concepts=concepts)
+  made = harder_sets.emoji(tmp_path, source)
+  assert made.split("test").labels.tolist() == [1, 3]
+  assert made.split("test").levels["level"].tolist() == [1, 3]
+  assert made.num_examples("train") == 4
 
 
 def test_both_objects_are_read_where_features_show_them():
