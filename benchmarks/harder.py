@@ -106,9 +106,9 @@ def fit(
   config.seed = seed
   config.data.source = f"pairs:{file}"
   config.augment.crop_scale = (0.6, 1.0)
-  config.train.epochs = 12
+  config.train.epochs = 8
   config.train.checkpoint_every_epochs = 4
-  config.optimizer.warmup_epochs = 1.5
+  config.optimizer.warmup_epochs = 1.0
   return train.train(config, out / f"{name}-{method}-seed{seed}")
 
 
