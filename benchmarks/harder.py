@@ -135,29 +135,36 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
     "PCA of pixels": (cl.config, pixels, "identity"),
   }
   groups = harder_sets.groups(name, cl.source)
-  rows = []
+  tested, read = {}, {}
   for arm, (config, variables, map_name) in arms.items():
 
     def features(split, layer, config=config, variables=variables, map_name=map_name):
       found = program.extract(config, variables, cl.source, split, cl.mesh)
       return found.layer(layer, map_name)
 
-    f = features("test", "f")
-    row = {"arm": arm, "seed": seed, "images": len(f)}
-    row |= described(name, f, groups, ncl.config)
+    tested[arm] = features("test", "f")
     if name == "two" and arm != "CL + map":
       marks = harder_sets.groups(name, cl.source, "train").wide
-      for layer in ("h", "f"):
-        row[f"both_right_{layer}"] = both_right(
+      read[arm] = {
+        f"both_right_{layer}": both_right(
           features("train", layer), marks, features("test", layer), groups.wide
         )
-    rows.append(row)
-    if arm == "NCL":
-      order = np.random.default_rng(seed).permutation(len(f))
-      shuffled = described(name, f[order], groups, ncl.config)
-      known = {"arm": "NCL, images shuffled", "seed": seed, "images": len(f)}
-      rows.append(known | shuffled)
-  return rows
+        for layer in ("h", "f")
+      }
+  f, signed = tested["NCL"], tested["CL"]
+  order = np.random.default_rng(seed).permutation(len(f))
+  tested["NCL, images shuffled"] = f[order]
+  activity = (np.abs(f) > ncl.config.eval.threshold).mean(0)
+  frequent = activity >= ncl.config.eval.activity
+  widest = np.argsort(-signed.var(0))[: frequent.sum()]
+  tested["NCL, active on 3 % or more"] = f[:, frequent]
+  tested["CL, as many of largest variance"] = signed[:, widest]
+  return [
+    {"arm": arm, "seed": seed, "images": len(f)}
+    | described(name, f, groups, ncl.config)
+    | read.get(arm, {})
+    for arm, f in tested.items()
+  ]
 
 
 def described(
