@@ -152,7 +152,8 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
         for layer in ("h", "f")
       }
   f, signed = tested["NCL"], tested["CL"]
-  order = np.random.default_rng(seed).permutation(len(f))
+  # Not the generator of the chance levels, whose first permutation would undo this one.
+  order = np.random.default_rng([seed, 1]).permutation(len(f))
   tested["NCL, images shuffled"] = f[order]
   activity = (np.abs(f) > ncl.config.eval.threshold).mean(0)
   frequent = activity >= ncl.config.eval.activity
