@@ -1,7 +1,12 @@
 """Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
 from ncl_jax.metrics import factors
-from ncl_jax.metrics.consistency import class_consistency, label_entropy, purity
+from ncl_jax.metrics.consistency import (
+  activated,
+  class_consistency,
+  label_entropy,
+  purity,
+)
 from ncl_jax.metrics.interpretability import (
   correlation,
   effective_rank,
@@ -20,6 +25,7 @@ from ncl_jax.metrics.retrieval import retrieval
 from ncl_jax.metrics.sepin import sepin, sepin_at
 
 __all__ = [
+  "activated",
   "class_consistency",
   "correlation",
   "effective_rank",

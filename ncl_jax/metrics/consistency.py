@@ -132,22 +132,53 @@ def purity(
   >>> purity(f, jnp.array([0, 0, 1, 1, 1]), num_classes=2, budget=0.4).tolist()
   [1.0, 0.75]
   """
+  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  weight = activated(f, budget, where=valid)
+  counts = jnp.matmul(weight.T, onehot, precision="highest")
+  return jnp.max(counts, axis=1) / jnp.sum(weight, axis=0)
+
+
+def activated(
+  f: Array, budget: float = 0.03, *, where: Array | None = None
+) -> jax.Array:
+  """Which samples activate a dimension at matched activity, as weights.
+
+  The m = ceil(budget N) largest samples of a dimension weigh 1 and all others 0; where
+  more samples share the m-th largest value than there is room for, each of those weighs
+  the same fraction. `activated(f).T @ marks / m` is the share of a dimension's
+  activated samples that have each of some marks, of which a sample may have several.
+
+  Args:
+    f: [N, D] features.
+    budget: share of the counted samples, above 0 and at most 1.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    [N, D] in 0..1, columns that sum to m; NaN in a dimension that is constant over the
+    counted samples, 0 in other rows.
+
+  Raises:
+    InputError: wrong shape or budget.
+
+  >>> activated(jnp.array([[3.0], [1.0], [0.0], [0.0]]), budget=0.75).T.tolist()
+  [[1.0, 1.0, 0.5, 0.5]]
+  """
   checks.positive("budget", budget)
   if budget > 1:
     raise InputError(f"budget = {budget!r}: it must be at most 1")
-  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  f, valid = counted(f, where)
   # A table on the host: 0.07 * 100 rounds to just above 7, and `ceil` would make it 8.
   table = np.ceil(np.round(budget * np.arange(f.shape[0] + 1), 6)).astype(np.int32)
   m = jnp.asarray(table)[jnp.sum(valid)]
   low = jnp.where(valid[:, None], f, -jnp.inf)
   top, _ = largest(low.T, int(table[-1]))
   cut = top[:, m - 1]
-  above = _count(low > cut[None], onehot)
-  tied = _count((low == cut[None]) & valid[:, None], onehot)
-  room = m - jnp.sum(above, axis=1, keepdims=True)
-  expected = above + tied * room / jnp.sum(tied, axis=1, keepdims=True)
+  above = low > cut[None]
+  tied = (low == cut[None]) & valid[:, None]
+  room = (m - jnp.sum(above, axis=0)) / jnp.sum(tied, axis=0)
   constant = top[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
-  return jnp.where(constant, jnp.nan, jnp.max(expected, axis=1) / m)
+  weight = jnp.where(above, 1, jnp.where(tied, room[None], 0)).astype(f.dtype)
+  return jnp.where(valid[:, None] & constant[None], jnp.nan, weight)
 
 
 def _labelled_rows(

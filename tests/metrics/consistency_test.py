@@ -121,6 +121,25 @@ def test_purity_is_the_mean_over_orders_of_the_tied(column, m):
   assert result[0] <= if_broken + 1e-6
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_activated_equals_the_loop(masked):
+  """Of each counted sample: how many of the m places it has, shared among the tied."""
+  f, _ = draw(n=40)
+  f = np.round(f, 1)  # ties above 0, too
+  where = np.arange(40) % 3 > 0 if masked else np.ones(40, bool)
+  m = int(np.ceil(0.2 * where.sum()))
+  expected = np.zeros_like(f)
+  for d, column in enumerate(f.T):
+    for n in np.flatnonzero(where):
+      before = sum(column[i] > column[n] for i in np.flatnonzero(where))
+      equal = sum(column[i] == column[n] for i in np.flatnonzero(where))
+      expected[n, d] = min(max((m - before) / equal, 0), 1)
+  expected[where, 2] = np.nan  # constant
+  result = np.asarray(metrics.activated(f, 0.2, where=where))
+  np.testing.assert_allclose(result, expected, rtol=1e-6)
+  np.testing.assert_allclose(result.sum(0)[[0, 1, 3, 4]], m, rtol=1e-6)
+
+
 def test_a_lucky_dimension_is_not_pure():
   """One active sample is consistent by luck; at matched activity it is diluted."""
   labels = np.arange(100) % 10
