@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import features, metrics, towers
-from ncl_jax.data.source import Source
+from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
 
@@ -59,10 +59,8 @@ def evaluate(
   elif test.partners is not None:
     other = "partner"
     partners = test.partners(np.arange(len(test)), np.random.default_rng(0))
-    splits = source.splits | {"test": dataclasses.replace(test, images=partners)}
-    swapped = dataclasses.replace(source, splits=splits)
-    seen = program.extract(config, variables, swapped, "test", mesh)
-    g, groups = seen.layer("f", config.loss.map), np.arange(len(f))
+    g = embed_images(config, variables, source, partners, mesh)
+    groups = np.arange(len(f))
   else:
     raise InputError(
       f"{source.name} has no partners and loss.name is {config.loss.name}: pairs are "
@@ -102,7 +100,7 @@ def evaluate(
     np.abs(g).max(0) > config.eval.threshold
   )
   result["both"] = {"live_dimensions": int(live.sum())}
-  words = sorted({word for text in _captions(source) for word in _words(text)})
+  words = words_of(_captions(source))
   by_word = None
   if other == "text" and words:
     by_word = embed_texts(config, variables, words)
@@ -132,6 +130,38 @@ def embed_texts(
     f = features.embed(z, config.loss.map, config.loss.map_dims)
     parts.append(np.asarray(f)[: len(rows)])
   return np.concatenate(parts)
+
+
+def embed_images(
+  config: ConfigDict, variables: Any, source: Source, images: np.ndarray, mesh: Mesh
+) -> np.ndarray:
+  """Features f of other images than the source's, such as partners.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"}.
+    source: whose network it is.
+    images: uint8 [N, H, W, C].
+    mesh: for the forward passes.
+
+  Returns:
+    [N, D] float32.
+  """
+  split = Split(images, np.full(len(images), -1, np.int32))
+  swapped = dataclasses.replace(source, splits=source.splits | {"test": split})
+  seen = program.extract(config, variables, swapped, "test", mesh)
+  return seen.layer("f", config.loss.map)
+
+
+def words_of(captions: Iterable[str]) -> list[str]:
+  """The distinct words of texts, in small letters, in their order.
+
+  >>> words_of(["Red apple", "an apple, green"])
+  ['an', 'apple', 'green', 'red']
+  """
+  return sorted(
+    {word for text in captions for word in re.findall(r"\w+", text.lower())}
+  )
 
 
 @jax.jit(static_argnums=0)
@@ -193,10 +223,6 @@ def _largest(values: np.ndarray) -> np.ndarray:
 def _captions(source: Source) -> np.ndarray:
   captions = source.split("test").captions
   return np.array([], str) if captions is None else captions
-
-
-def _words(text: str) -> list[str]:
-  return re.findall(r"\w+", text.lower())
 
 
 def text(row: dict[str, Any]) -> str:

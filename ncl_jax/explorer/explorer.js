@@ -37,6 +37,9 @@ const known = data.classes.length > 0;
 const className = (k) => (k < 0 ? "unlabelled" : data.classes[k]);
 // Isolated, so that right-to-left names leave the text around them in order.
 const name = (k) => el("bdi", {}, className(k));
+const caption = unpack(data.caption);
+// A thumbnail's number is its image's, or past all of these its partner's.
+const imageOf = (n) => n % data.images;
 const count = (n) => n.toLocaleString("en");
 const percent = (x) => (Number.isNaN(x) ? "–" : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`);
 const fixed = (x, digits) => (Number.isNaN(x) ? "–"
@@ -77,6 +80,15 @@ function code(side, n) {
   return [...dims].map((d, i) => [d, values[i] / SCALE]).filter(([d]) => d >= 0);
 }
 
+// The texts of a dimension, the most active first, with their values.
+function texts(side, kind, d) {
+  const at = side[`top_${kind}`];
+  if (!at) return [];
+  const values = row(side[`top_${kind}_values`], d);
+  return [...row(at, d)].map((i, k) => [i, data[kind][i], values[k] / SCALE])
+    .filter(([i]) => i >= 0);
+}
+
 // ---- thumbnails
 
 const urls = [];
@@ -95,9 +107,12 @@ function thumb(n, size) {
   const place = n % (columns * rows);
   const x = (place % columns) * tile[0] * scale;
   const y = Math.floor(place / columns) * tile[1] * scale;
-  const label = known ? `image ${n}, ${className(labels[n])}` : `image ${n}`;
+  const i = imageOf(n);
+  const label = (n === i ? `image ${i}` : `partner of image ${i}`)
+    + (known ? `, ${className(labels[i])}` : "")
+    + (caption.length ? `: ${data.captions[caption[i]]}` : "");
   const node = el("button", { type: "button", class: "thumb", title: label,
-    "aria-label": label, "data-image": n });
+    "aria-label": label, "data-image": i });
   if (scale > 1.5) node.classList.add("sharp");
   node.style.setProperty("--w", `${width * scale}px`);
   node.style.setProperty("--h", `${height * scale}px`);
@@ -112,10 +127,11 @@ const strip = (images, size) =>
   el("div", { class: "strip" }, ...[...images].filter((n) => n >= 0).map((n) => thumb(n, size)));
 
 function cell(n, size, text, majority) {
-  const frame = majority === undefined || labels[n] < 0 ? ""
-    : labels[n] === majority ? " agrees" : " differs";
-  const caption = known ? el("span", { class: "caption" }, name(labels[n])) : null;
-  return el("div", { class: `cell${frame}` }, thumb(n, size), caption,
+  const label = labels[imageOf(n)];
+  const frame = majority === undefined || label < 0 ? ""
+    : label === majority ? " agrees" : " differs";
+  const below = known ? el("span", { class: "caption" }, name(label)) : null;
+  return el("div", { class: `cell${frame}` }, thumb(n, size), below,
     text ? el("span", { class: "soft" }, text) : null);
 }
 
@@ -184,6 +200,10 @@ const COLUMNS = [
   { key: "top", title: "top class", name: true, labelled: true,
     sort: (s, d) => className(s.majority[d]),
     about: "most frequent class of the top images" },
+  { key: "words", title: "words", name: true, computed: "top_words",
+    sort: (s, d) => texts(s, "words", d).map(([, word]) => word).join(" "),
+    text: (s, d) => texts(s, "words", d).slice(0, 2).map(([, word]) => word).join(", ") || "–",
+    about: "words of the captions that activate it most, each given to the text tower alone" },
   { key: "purity", title: "purity", labelled: true,
     sort: (s, d) => s.purity[d], text: (s, d) => percent(s.purity[d]),
     about: "that class's share of the top images: as many images for each dimension of "
@@ -215,7 +235,8 @@ function dimensions() {
   for (let d = 0; d < side.dimensions; d++) {
     const top = side.majority[d];
     const named = known && top >= 0 && className(top).toLowerCase().includes(text);
-    if (side.active[d] >= least && (!text || named || String(d) === text)) found.push(d);
+    const said = texts(side, "words", d).some(([, word]) => word.includes(text));
+    if (side.active[d] >= least && (!text || named || said || String(d) === text)) found.push(d);
   }
   const column = COLUMNS.find((c) => c.key === state.sort);
   const value = new Map(found.map((d) => [d, column.sort(side, d)]));
@@ -232,8 +253,9 @@ function images() {
   const text = $("filter").value.trim().toLowerCase();
   const found = [];
   for (let n = 0; n < data.images; n++) {
-    if (!text || String(n) === text || className(labels[n]).toLowerCase().includes(text))
-      found.push(n);
+    const said = caption.length && data.captions[caption[n]].toLowerCase().includes(text);
+    const named = className(labels[n]).toLowerCase().includes(text);
+    if (!text || String(n) === text || named || said) found.push(n);
   }
   return found;
 }
@@ -254,7 +276,9 @@ function list() {
       onclick: () => { if (i !== state.side) flip(); } }, side.label)));
   $("sides").hidden = data.sides.length < 2;
   $("least").hidden = kind !== "dimension";
-  $("filter").placeholder = known ? "class or number" : "number";
+  const worded = kind === "image" ? caption.length : load(state.side).top_words;
+  $("filter").placeholder = [known && "class", worded && "word", "number"]
+    .filter(Boolean).join(" or ");
   $("filter").setAttribute("aria-label", `filter by ${$("filter").placeholder}`);
   $("count").textContent = `${count(state.order.length)} of ${count(total)} ${kind}s`
     + (data.note ? ` · ${data.note}` : "");
@@ -286,6 +310,8 @@ function table(page) {
     if (c.key === "number") return el("td", {}, link(d, String(d)));
     if (c.key === "images") return el("td", {}, strip(row(side.top, d).slice(0, 5), 24));
     const top = side.majority[d];
+    if (c.key === "words") return el("td", { class: classes(c), title: c.text(side, d) },
+      el("bdi", {}, c.text(side, d)));
     if (c.name) return el("td", { class: classes(c), title: className(top) },
       top < 0 ? "–" : name(top));
     return el("td", { class: classes(c) }, c.text(side, d));
@@ -298,7 +324,7 @@ const classes = (c) =>
 
 function sortBy(key) {
   const same = state.sort === key;
-  state.down = same ? !state.down : !["number", "top", "entropy"].includes(key);
+  state.down = same ? !state.down : !["number", "top", "words", "entropy"].includes(key);
   state.sort = key;
   list();
   document.querySelector(`[data-sort=${key}]`).focus();
@@ -341,7 +367,9 @@ function dimension(d) {
   const side = load(state.side);
   const active = side.active[d];
   const out = [heading(el("bdi", {}, side.label), ` · dimension ${d}`)];
-  if (!active) return [...out, el("p", {}, "Dead: no image activates it.")];
+  if (!active) {
+    return [...out, el("p", {}, "Dead: no image activates it."), ...beside(side, d)];
+  }
   const top = [...row(side.top, d)].filter((n) => n >= 0);
   const values = row(side.top_values, d);
   const majority = known ? side.majority[d] : undefined;
@@ -357,7 +385,7 @@ function dimension(d) {
   out.push(facts, el("h3", {}, "Images that activate it most"));
   out.push(top.length ? el("div", { class: "grid" }, ...top.map((n, i) =>
     cell(n, 64, (values[i] / SCALE).toFixed(2), majority)))
-    : el("p", {}, "None: all its values are negative."));
+    : el("p", {}, "None: all its values are negative."), ...beside(side, d, majority));
   if (known) {
     const counts = row(side.class_counts, d);
     const total = counts[0] / side.consistency[d];
@@ -389,6 +417,33 @@ function dimension(d) {
   return out;
 }
 
+// What stands beside the images, and activates the dimension by the other tower.
+function beside(side, d, majority) {
+  const out = [];
+  if (side.top_words) {
+    const chips = texts(side, "words", d).map(([, word, value]) =>
+      el("span", { class: "plain" }, el("bdi", {}, word), ` ${value.toFixed(2)}`));
+    out.push(el("h3", {}, "Words that activate it most"), chips.length
+      ? el("div", { class: "chips" }, ...chips) : el("p", {}, "None."));
+  }
+  if (side.top_captions) {
+    const found = texts(side, "captions", d);
+    out.push(el("h3", {}, "Captions that activate it most"), found.length
+      ? el("ol", {}, ...found.map(([i, text, value]) => el("li", {}, el("button",
+        { type: "button", class: "link", "data-image": caption.indexOf(i) },
+        el("bdi", {}, text)), ` ${value.toFixed(2)}`)))
+      : el("p", {}, "None."));
+  }
+  if (side.top_partners) {
+    const values = row(side.top_partners_values, d);
+    const cells = [...row(side.top_partners, d)].map((n, i) => n < 0 ? null
+      : cell(data.images + n, 64, (values[i] / SCALE).toFixed(2), majority)).filter(Boolean);
+    out.push(el("h3", {}, "Partners that activate it most"), cells.length
+      ? el("div", { class: "grid" }, ...cells) : el("p", {}, "None."));
+  }
+  return out;
+}
+
 function image(n) {
   const side = load(state.side);
   const own = code(side, n);
@@ -396,11 +451,14 @@ function image(n) {
   const squares = own.reduce((sum, [, v]) => sum + v * v, 0);
   const out = [
     heading(el("bdi", {}, side.label), ` · image ${n}`),
-    el("div", { class: "top" }, thumb(n, 128), el("div", {},
-      known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
-      el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
-      el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
-        + `in the ${own.length} below.`))),
+    el("div", { class: "top" },
+      strip(data.partners ? [n, data.images + n] : [n], 128), el("div", {},
+        caption.length ? el("p", {}, "Caption: ",
+          el("b", {}, el("bdi", {}, data.captions[caption[n]]))) : null,
+        known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
+        el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
+        el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
+          + `in the ${own.length} below.`))),
     el("h3", {}, "Why this code"),
   ];
   if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));
@@ -494,7 +552,8 @@ const fit = () => document.documentElement.style.setProperty("--header",
 addEventListener("resize", fit);
 $("help").addEventListener("toggle", fit);
 
-$("definitions").textContent = "Columns: " + COLUMNS.filter((c) => c.about)
+$("definitions").textContent = "Columns: " + COLUMNS.filter((c) => c.about && (!c.computed
+  || data.sides.some((side) => c.computed in side.arrays)))
   .map((c) => `${c.title}: ${c.about}`).join("; ") + ".";
 if (!known) state.sort = "expected";
 const told = read();
