@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def fetch(drawer: str, folder: pathlib.Path) -> pathlib.Path:
-  """The package of a drawer, downloaded unless it lies there already.
+  """The package of a drawer, see `npm_package`.
 
   Args:
     drawer: of `DRAWERS`.
@@ -90,22 +90,26 @@ def fetch(drawer: str, folder: pathlib.Path) -> pathlib.Path:
   Raises:
     InputError: if npm is not installed, or fails.
   """
-  name = f"emoji-datasource-{drawer}"
-  file = folder / f"{name}-{VERSION}.tgz"
+  return npm_package(f"emoji-datasource-{drawer}", VERSION, folder)
+
+
+def npm_package(name: str, version: str, folder: pathlib.Path) -> pathlib.Path:
+  """A package, downloaded unless it lies there already: its .tgz, or an InputError."""
+  file = folder / f"{name}-{version}.tgz"
   if file.is_file():
     return file
   npm = shutil.which("npm")
   if npm is None:
     raise InputError(
       f"npm is not installed and {file} is not there: install Node.js, or put the "
-      f"package {name} {VERSION} there yourself"
+      f"package {name} {version} there yourself"
     )
   folder.mkdir(parents=True, exist_ok=True)
   done = subprocess.run(
-    [npm, "pack", f"{name}@{VERSION}"], cwd=folder, capture_output=True, text=True
+    [npm, "pack", f"{name}@{version}"], cwd=folder, capture_output=True, text=True
   )
   if done.returncode or not file.is_file():
-    raise InputError(f"npm pack {name}@{VERSION} failed: {done.stderr.strip()}")
+    raise InputError(f"npm pack {name}@{version} failed: {done.stderr.strip()}")
   return file
 
 

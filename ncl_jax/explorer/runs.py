@@ -54,9 +54,14 @@ def explore(
 
   Raises:
     FileNotFoundError: if a directory has no config or no checkpoint.
-    InputError: if the two runs are not of the same data.
+    InputError: if the two runs are not of the same data, or it has no images.
   """
   run = program.open_run(workdir, step)
+  if run.source.texts:
+    raise InputError(
+      f"{run.source.name} holds texts and no images to look at: launch.pairs writes "
+      "the texts and words of each dimension"
+    )
   opened = [run]
   if versus:
     other = program.open_run(versus, source=run.source)
