@@ -31,7 +31,7 @@ def main() -> None:
   parser.add_argument("--data", default="symbols", help="folder of benchmarks.symbols")
   parser.add_argument("--out", default="runs/texts", help="folder for all of it")
   parser.add_argument("--seeds", default="0,1", help="with commas between them")
-  parser.add_argument("--epochs", type=int, default=40)
+  parser.add_argument("--epochs", type=int, default=20)
   flags = parser.parse_args()
   logging.set_verbosity(logging.WARNING)
   compile_cache.set_up()
@@ -55,7 +55,8 @@ def fit(
   config = texts_config.get_config(method)
   config.seed = seed
   config.data.source = f"pairs:{data}"
-  config.text.length = 48
+  config.text.length = 40
+  config.text.width = 48
   config.text.layers = 1
   config.train.epochs = epochs
   config.train.checkpoint_every_epochs = 5
