@@ -1,6 +1,7 @@
 """What the explorer shows of a feature matrix: few values, small enough for a page."""
 
 import dataclasses
+from collections.abc import Sized
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class Exploration:
     captions: texts of the images [N]; None where they have none.
     words: M words, such as those of the captions.
     partners: the other image of each pair, uint8 as the images; None for none.
+    texts: N texts that the images are, shown in their place; () for images.
   """
 
   title: str
@@ -65,12 +67,14 @@ class Exploration:
   captions: np.ndarray | None = None
   words: tuple[str, ...] = ()
   partners: np.ndarray | None = None
+  texts: tuple[str, ...] = ()
 
   def __post_init__(self):
     if not self.sides:
       raise ValueError("an exploration has 1 side or more, got none")
-    given = {"labels": self.labels, "captions": self.captions}
-    given |= {"partners": self.partners}
+    given: dict[str, Sized | None] = {"labels": self.labels}
+    given |= {"captions": self.captions, "partners": self.partners}
+    given |= {"texts": self.texts or None}
     for side in self.sides:
       given[f"features of {side.label!r}"] = side.f
       for what in ("captions", "partners"):

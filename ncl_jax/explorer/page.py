@@ -75,6 +75,7 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
     "threshold": exploration.threshold,
     "classes": names,
     "labels": _pack(labels, "i4"),
+    "texts": list(exploration.texts),
     "words": list(exploration.words),
     "captions": [str(text) for text in captions],
     "caption": _pack(caption, "i4"),

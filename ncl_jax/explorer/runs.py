@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ncl_jax import explorer
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import pairs, program
@@ -54,14 +55,9 @@ def explore(
 
   Raises:
     FileNotFoundError: if a directory has no config or no checkpoint.
-    InputError: if the two runs are not of the same data, or it has no images.
+    InputError: if the two runs are not of the same data.
   """
   run = program.open_run(workdir, step)
-  if run.source.texts:
-    raise InputError(
-      f"{run.source.name} holds texts and no images to look at: launch.pairs writes "
-      "the texts and words of each dimension"
-    )
   opened = [run]
   if versus:
     other = program.open_run(versus, source=run.source)
@@ -77,6 +73,7 @@ def explore(
   note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test images"
   captions = None if split.captions is None else split.captions[ids]
   words = tuple(pairs.words_of(() if captions is None else captions))
+  texts = texts_lib.from_pictures(split.images[ids]) if run.source.texts else ()
   # Beside a text tower the partner of an image is its text.
   partners = None
   if split.partners and any(x.config.loss.name != "clip" for x in opened):
@@ -98,6 +95,7 @@ def explore(
     captions=captions,
     words=words if any(side.words is not None for side in sides) else (),
     partners=partners,
+    texts=tuple(texts),
   )
   return explorer.write(out or run.path / "explorer.html", page)
 

@@ -131,6 +131,15 @@ def test_texts_and_partners_are_data_too(tmp_path):
       np.testing.assert_allclose(of, order)
 
 
+def test_texts_in_the_place_of_images_are_data_too(tmp_path):
+  texts = tuple(f"</script> {i}" for i in range(40))
+  text = explorer.write(tmp_path / "e.html", example.make(texts=texts)).read_text()
+  content = json.loads(Scripts(text).texts["data"])
+  assert content["texts"] == list(texts) and text.count("</script>") == 3
+  with pytest.raises(ValueError, match="texts: 3 rows for 40 images"):
+    example.make(texts=texts[:3])
+
+
 def test_partners_stand_behind_the_images():
   made = example.two_towers()
   sprite = thumbnails.sprite(page.pictures(made))
