@@ -73,6 +73,20 @@ def row(recall, sparse, pure):
   }
 
 
+def test_words_in_common_find_what_shares_a_word(tmp_path):
+  arrays = {
+    "train_texts": ["a thing"],
+    "train_captions": ["more"],
+    "test_texts": ["red car", "blue bird", "sun"],
+    "test_captions": ["car, wheels", "bird, wings", "star"],
+  }
+  np.savez(tmp_path / "x.npz", **{k: np.array(v) for k, v in arrays.items()})
+  found = texts.words_in_common(tmp_path / "x.npz")
+  # The third shares no word: it is found by chance.
+  assert found["text_to_caption@1"] == pytest.approx(100 * (2 + 1 / 3) / 3)
+  assert found["caption_to_text@10"] == pytest.approx(100)
+
+
 CL = [row(20.0, (0, 0), (30.0, 30.0))] * 2
 
 
