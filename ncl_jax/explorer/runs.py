@@ -70,7 +70,8 @@ def explore(
     opened.insert(0, other)
   split = run.source.split("test")
   ids = data.some(len(split), data.IMAGES)
-  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test images"
+  items = "texts" if run.source.texts else "images"
+  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test {items}"
   captions = None if split.captions is None else split.captions[ids]
   words = tuple(pairs.words_of(() if captions is None else captions))
   texts = texts_lib.from_pictures(split.images[ids]) if run.source.texts else ()
