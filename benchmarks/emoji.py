@@ -7,7 +7,8 @@ r"""Emoji as pairs: 3,786 small pictures by each of two drawers, with their name
 Fetches the npm packages emoji-datasource-google and emoji-datasource-twitter (130 MB;
 npm must be installed) into --packages and writes two files for the source `pairs:`:
 text.npz, Google's pictures with captions, and drawers.npz, the same pictures with
-Twitter's of the same emoji for partners. Labels are the categories, a further level the
+Twitter's of the same emoji for partners; and for the source `folder:` Google's pictures
+as files, --out/pictures/PART/CATEGORY. Labels are the categories, a further level the
 subcategories. The test set are concepts held out whole: every skin tone, and man, woman
 and person of the same description, lie on one side.
 """
@@ -41,7 +42,7 @@ PERSONS = frozenset({"man", "men", "woman", "women", "person", "people"})
 
 
 def main() -> None:
-  """Writes both files and says what is in them."""
+  """Writes files and folder, and says what is in them."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("--out", default="emoji", help="folder for the files")
   parser.add_argument("--packages", default="", help="folder of the packages; --out")
@@ -75,10 +76,25 @@ def main() -> None:
       f"{len(set(values['concepts']))} concepts, {len(set(values['labels']))} "
       f"categories, {len(set(values['labels_subcategory']))} subcategories"
     )
+  write_folder(out / "pictures", rows, one, test)
+  print(f"{out / 'pictures'}: the pictures of text.npz as files, for folder:")
+
+
+def write_folder(
+  folder: pathlib.Path,
+  rows: list[dict[str, str]],
+  pictures: np.ndarray,
+  test: np.ndarray,
+) -> None:
+  """Writes pictures [N, H, W, 3] as files, in folders by part and category."""
+  for row, picture, held in zip(rows, pictures, test, strict=True):
+    place = folder / ("test" if held else "train") / row["category"]
+    place.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture).save(place / row["image"])
 
 
 def fetch(drawer: str, folder: pathlib.Path) -> pathlib.Path:
-  """The package of a drawer, downloaded unless it lies there already.
+  """The package of a drawer, see `npm_package`.
 
   Args:
     drawer: of `DRAWERS`.
@@ -90,22 +106,26 @@ def fetch(drawer: str, folder: pathlib.Path) -> pathlib.Path:
   Raises:
     InputError: if npm is not installed, or fails.
   """
-  name = f"emoji-datasource-{drawer}"
-  file = folder / f"{name}-{VERSION}.tgz"
+  return npm_package(f"emoji-datasource-{drawer}", VERSION, folder)
+
+
+def npm_package(name: str, version: str, folder: pathlib.Path) -> pathlib.Path:
+  """A package, downloaded unless it lies there already: its .tgz, or an InputError."""
+  file = folder / f"{name}-{version}.tgz"
   if file.is_file():
     return file
   npm = shutil.which("npm")
   if npm is None:
     raise InputError(
       f"npm is not installed and {file} is not there: install Node.js, or put the "
-      f"package {name} {VERSION} there yourself"
+      f"package {name} {version} there yourself"
     )
   folder.mkdir(parents=True, exist_ok=True)
   done = subprocess.run(
-    [npm, "pack", f"{name}@{VERSION}"], cwd=folder, capture_output=True, text=True
+    [npm, "pack", f"{name}@{version}"], cwd=folder, capture_output=True, text=True
   )
   if done.returncode or not file.is_file():
-    raise InputError(f"npm pack {name}@{VERSION} failed: {done.stderr.strip()}")
+    raise InputError(f"npm pack {name}@{version} failed: {done.stderr.strip()}")
   return file
 
 

@@ -169,7 +169,7 @@ def _cpu_seconds(config: ConfigDict, work: float) -> float:
 
 def _advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
   lines = []
-  is_resnet = config.model.backbone not in config_lib.VITS
+  is_resnet = config.model.backbone.startswith("resnet")
   if is_resnet and config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
     lines.append(
       "Advice    for images of this size --config.model.stem=imagenet: a sixteenth of "

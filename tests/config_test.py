@@ -37,6 +37,7 @@ def source(examples=100, shape=(20, 24, 3)):
   """What `resolve` asks of a source."""
   return types.SimpleNamespace(
     name="fake",
+    texts=False,
     image_shape=shape,
     num_examples=lambda split: examples,
     channel_statistics=lambda: ((0.4,) * shape[-1], (0.2,) * shape[-1]),

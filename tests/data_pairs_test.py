@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ncl_jax import data
+from ncl_jax.data import texts
 from ncl_jax.errors import InputError
 
 RANDOM = np.random.default_rng(0)
@@ -63,7 +64,60 @@ def test_without_a_division_a_fifth_is_held_out(tmp_path):
   assert len(set(texts)) == 20
 
 
+NAMES = {
+  "train": np.array(["zoë", "a", "quite a long one", "😀", "x", "y", "z", "v", "w"]),
+  "test": np.array(["é", "naïve", "c", "d", "e"]),
+}
+
+
+def of_texts(**changed):
+  """The same file with texts in the place of images and partners."""
+  gone = ("images", "partners")
+  none = {f"{part}_{kind}": None for part in ("train", "test") for kind in gone}
+  return none | {f"{part}_texts": x for part, x in NAMES.items()} | changed
+
+
+def test_pairs_of_texts(tmp_path):
+  arrays = write(tmp_path / "set.npz", **of_texts())
+  source = data.load(f"pairs:{tmp_path / 'set.npz'}")
+  assert source.texts and source.class_names == ("cat", "dog")
+  for name, given in NAMES.items():
+    split = source.split(name)
+    np.testing.assert_array_equal(split.captions, arrays[f"{name}_captions"])
+    assert split.images.shape[1:] == (4, 4, 1)  # 16 bytes, the longest
+    for picture, text in zip(split.images, given, strict=True):
+      content = text.encode()
+      expected = list(content) + [0] * (16 - len(content))
+      assert picture.reshape(-1).tolist() == expected
+    assert texts.from_pictures(split.images) == given.tolist()
+  assert source.channel_statistics() == ((0.0,), (1 / 255,))
+  write(tmp_path / "images.npz")
+  assert not data.load(f"pairs:{tmp_path / 'images.npz'}").texts
+
+
+def test_texts_that_do_not_fit():
+  assert texts.as_pictures([], 3).shape == (0, 3, 3, 1)
+  with pytest.raises(InputError, match="5 bytes for pictures of 2 pixels; allowed: 4"):
+    texts.as_pictures(["abcé"], 2)
+  with pytest.raises(InputError, match="zero byte"):
+    texts.as_pictures(["a\0b"])
+
+
+def test_texts_have_no_size_and_no_partners(tmp_path):
+  write(tmp_path / "set.npz", **of_texts())
+  with pytest.raises(InputError, match="holds texts, and image size 8: allowed"):
+    data.load(f"pairs:{tmp_path / 'set.npz'}", image_size=8)
+  partners = {"train_partners": np.zeros((9, 4, 4), np.uint8)}
+  write(tmp_path / "set.npz", **of_texts(**partners))
+  with pytest.raises(InputError, match="holds texts, and partners, which are images"):
+    data.load(f"pairs:{tmp_path / 'set.npz'}")
+
+
 WRONG = [
+  (of_texts(test_captions=None), "lacks test_captions"),
+  (of_texts(test_texts=None), "lacks test_texts"),
+  (of_texts(train_texts=np.array(["a"] * 8)), "8 images in train_images but"),
+  (of_texts(train_texts=np.array(["a"] * 8 + [""])), "1 texts are empty, .* at 8"),
   ({"test_images": None}, "lacks test_images"),
   ({"test_captions": None}, "lacks test_captions"),
   ({"train_labels_size": None}, "lacks train_labels_size"),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from programs import ROOT, call
 
-from benchmarks import harder, pairs, supervised
+from benchmarks import fashion, harder, pairs, supervised, texts
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 
@@ -192,7 +192,7 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
   assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("benchmark", [supervised, pairs, harder])
+@pytest.mark.parametrize("benchmark", [supervised, fashion, pairs, harder, texts])
 def test_tables_of_results_are_those_of_the_files(benchmark):
   page = (DOCS / "results.md").read_text()
   folder = DOCS / "data" / benchmark.__name__.rpartition(".")[2]

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import emoji
+from ncl_jax import data
 from ncl_jax.errors import InputError
 
 ENTRIES = [
@@ -77,6 +78,23 @@ def png(image):
   file = io.BytesIO()
   image.save(file, "PNG")
   return file.getvalue()
+
+
+def test_pictures_in_folders_by_category(tmp_path):
+  rows = emoji.rows_of(ENTRIES)
+  for i, row in enumerate(rows):
+    row["category"] = ("flags", "food and drink")[i % 2]
+  pictures = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), np.uint8)
+  test = np.arange(9) >= 6
+  emoji.write_folder(tmp_path, rows, pictures, test)
+  source = data.load(f"folder:{tmp_path}")
+  assert source.class_names == ("flags", "food and drink") and not source.divided
+  for name, part in (("train", ~test), ("test", test)):
+    split = source.split(name)
+    of = {p.tobytes(): i % 2 for i, p in enumerate(pictures) if part[i]}
+    assert {
+      p.tobytes(): k for p, k in zip(split.images, split.labels, strict=True)
+    } == of
 
 
 def test_without_npm(tmp_path, monkeypatch):

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import tiny
 
-from ncl_jax import checkpoint, feed, sharding, towers, train, workdir, writer
+from ncl_jax import augment, checkpoint, feed, sharding, towers, train, workdir, writer
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
+from ncl_jax.data import texts
+from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
+from ncl_jax.evaluators import pairs, program
+from ncl_jax.explorer import runs as explorer_runs
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -187,6 +191,99 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
   rows = writer.read(whole / "metrics.jsonl")
   assert {"temperature", "epoch_live_dimensions", "probe_loss"} <= rows[-1].keys()
   assert workdir.read_config(whole).text.length == 12
+
+
+def texts_source(train=32, test=12):
+  """Pairs of texts: a word and its letters apart."""
+  splits = {}
+  for name, n in (("train", train), ("test", test)):
+    words = WORDS[np.arange(n) % 4]
+    labels = (np.arange(n) % 2).astype(np.int32)
+    captions = np.array([" ".join(word) for word in words])
+    splits[name] = Split(texts.as_pictures(words, 4), labels, captions=captions)
+  return Source("words", splits, ("upper", "lower"), texts=True)
+
+
+def texts_config():
+  c = config()
+  c.model.backbone = "text"
+  whole = (1.0, 1.0)
+  c.augment.update(crop_scale=whole, crop_ratio=whole, flip=0.0, jitter=0.0)
+  c.augment.update(grayscale=0.0, blur=0.0)
+  return c
+
+
+def test_a_text_passes_the_views_unchanged():
+  data = texts_source()
+  settings = config_lib.resolve(texts_config(), data)
+  view = config_lib.augmentation(settings)
+  images = data.split("train").images[:4]
+  drawn = augment.draws(jax.random.key(3), 4, 1)
+  seen = jax.jit(augment.make_views, static_argnames="config")(drawn, images, view)
+  tower = towers.PixelText(towers.TextTransformer(12, 8, 1, 2))
+  variables = jax.jit(tower.init)(jax.random.key(0), seen[:, 0])
+  tokens = towers.encode(WORDS, 12)  # "the lower half" is cut
+  inner = {"params": variables["params"]["text"]}
+  expected = jax.jit(tower.text.apply)(inner, tokens)
+  for x in (seen[:, 0], augment.eval_view(images, view)):
+    np.testing.assert_allclose(x.reshape(4, 16), images.reshape(4, 16), atol=0.01)
+    np.testing.assert_allclose(jax.jit(tower.apply)(variables, x), expected, atol=1e-6)
+  assert np.abs(np.diff(expected, axis=0)).max(1).min() > 1e-3
+
+
+def test_two_text_towers_learn_and_are_evaluated(tmp_path, monkeypatch):
+  data, settings = texts_source(), texts_config()
+  settings.train.epochs, settings.model.projector_hidden = 30, 32
+  settings.train.checkpoint_every_epochs = 30
+  run = train.train(settings, tmp_path / "run", data)
+  opened = program.open_run(run, source=data)
+  params = opened.variables["params"]
+  assert params["backbone"]["text"].keys() == params["text"].keys()
+  parts = opened.config, opened.variables, data
+  found = pairs.evaluate(*parts, opened.mesh)
+  # Four words, each at three of the twelve: known ones, so they find each other.
+  assert (
+    found["recall"]["text_to_caption@1"] > 0.9 < found["recall"]["caption_to_text@1"]
+  )
+  assert {"text", "caption", "zero_shot"} <= found.keys() and "image" not in found
+  f = program.extract(*parts, "test", opened.mesh).layer("f", "rep_relu")
+  assert found["text"]["sparsity"] == pytest.approx((f < 1e-5).mean(), abs=1e-6)
+  for row in found["dimensions"]:
+    assert row["texts"] == [WORDS[n % 4] for n in row["images"]]
+  assert f"| {found['dimensions'][0]['texts'][0]}" in pairs.text(found)
+  monkeypatch.setattr(program, "open_run", lambda *args: opened)
+  page = explorer_runs.explore(run).read_text("utf-8")
+  shown = ", ".join(f'"{word}"' for word in (*WORDS, WORDS[0])).replace("ü", "\\u00fc")
+  assert f'"texts": [{shown}' in page
+
+
+def test_texts_and_images_have_their_own_towers():
+  with pytest.raises(
+    InputError, match="backbone is resnet10 and words holds texts: .*text"
+  ):
+    config_lib.resolve(config(), texts_source())
+  with pytest.raises(
+    InputError, match="backbone is text and tiny holds images: .*resnet"
+  ):
+    config_lib.resolve(texts_config(), source())
+  for change, says in (
+    ({"flip": 0.5}, "augment.flip is 0.5 and words holds texts: allowed is 0.0"),
+    (
+      {"crop_scale": (0.5, 1.0)},
+      "augment.crop_scale is .*0.5, 1.0.* allowed is .1.0, 1.0",
+    ),
+    ({"size": 3}, "augment.size is 3 and words holds texts: allowed is 0"),
+  ):
+    settings = texts_config()
+    settings.augment.update(**change)
+    with pytest.raises(InputError, match=says):
+      config_lib.resolve(settings, texts_source())
+  settings = texts_config()
+  settings.loss.update(name="nt_xent")
+  with pytest.raises(InputError, match="loss.name is nt_xent and .* allowed is clip"):
+    config_lib.resolve(settings, texts_source())
+  once = config_lib.resolve(texts_config(), texts_source())
+  assert config_lib.resolve(once, texts_source()) == once
 
 
 def test_wrong_settings():

@@ -28,7 +28,7 @@ CHOICES = {
   "loss.name": ("nt_xent", *LABELLED, "clip", *families.NAMES),
   "loss.map": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
-  "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS),
+  "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
   "model.stem": models.STEMS,
   "model.pool": vit.POOLS,
   "model.positions": vit.POSITIONS,
@@ -74,7 +74,7 @@ def defaults() -> ConfigDict:
   config.augment.std = ()
 
   config.model = ConfigDict()
-  config.model.backbone = "resnet18"
+  config.model.backbone = "resnet18"  # "text": of `config.text`, for pairs of texts
   config.model.stem = "cifar"
   config.model.width = 64  # of a ResNet's first stage, or of each head of a ViT
   # Of ViTs alone:
@@ -91,7 +91,7 @@ def defaults() -> ConfigDict:
   config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
-  # The text tower, where the loss is "clip"; its projector is as the image tower's.
+  # Each text tower, where the loss is "clip"; its projector is as the image tower's.
   config.text = ConfigDict()
   config.text.length = 64  # bytes of a caption; the rest is cut off
   config.text.width = 128

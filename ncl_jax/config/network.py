@@ -1,5 +1,7 @@
 """What the settings of a run build: its network and its views."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
@@ -10,7 +12,11 @@ from ncl_jax.config.fields import VITS
 def model(config: ConfigDict) -> models.ContrastiveModel | towers.TwoTowers:
   """The network that the settings describe: of images, or of images and texts."""
   settings = config.model
-  backbone = _backbone(config).clone(remat=settings.remat)
+  text = towers.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
+  if settings.backbone == "text":
+    backbone: Any = towers.PixelText(text.clone())
+  else:
+    backbone = _backbone(config).clone(remat=settings.remat)
   if not settings.projector:
     return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(
@@ -22,7 +28,6 @@ def model(config: ConfigDict) -> models.ContrastiveModel | towers.TwoTowers:
   )
   if config.loss.name != "clip":
     return models.ContrastiveModel(backbone, projector)
-  text = towers.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
   return towers.TwoTowers(backbone, projector, text, projector.clone())
 
 

@@ -6,6 +6,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from ncl_jax.config.fields import CHOICES, LABELLED
+from ncl_jax.config.keys import get
 from ncl_jax.config.network import model
 from ncl_jax.config.validation import check_augment, check_map
 from ncl_jax.data.source import Source
@@ -35,6 +36,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     raise InputError(
       f"loss.name is clip and {source.name} has no captions: a pairs:FILE.npz has them"
     )
+  _check_texts(config, source)
   examples = source.num_examples("train")
   height, width, channels = source.image_shape
   if not config.augment.size:
@@ -74,3 +76,33 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
   model(config)  # refuses a ViT whose patches do not fit the images
   check_map(config)
   return config.lock()
+
+
+def _check_texts(config: ConfigDict, source: Source) -> None:
+  """Texts go to a text tower, unchanged, and images to one of images."""
+  backbone = config.model.backbone
+  if source.texts != (backbone == "text"):
+    allowed = [n for n in CHOICES["model.backbone"] if (n == "text") == source.texts]
+    raise InputError(
+      f"model.backbone is {backbone} and {source.name} holds "
+      f"{'texts' if source.texts else 'images'}: allowed are {', '.join(allowed)}"
+    )
+  if not source.texts:
+    return
+  whole = (1.0, 1.0)
+  mean, std = source.channel_statistics()
+  fixed: dict[str, tuple] = {"loss.name": ("clip",), "augment.eval_crop": (1.0,)}
+  fixed |= {"augment.crop_scale": (whole,), "augment.crop_ratio": (whole,)}
+  steps = ("flip", "jitter", "grayscale", "blur", "solarize")
+  fixed |= {f"augment.{step}": (0.0,) for step in steps}
+  # From the data, and again where they have been filled in.
+  fixed |= {"augment.size": (0, source.image_shape[0])}
+  fixed |= {"augment.mean": ((), mean), "augment.std": ((), std)}
+  for key, values in fixed.items():
+    value = get(config, key)
+    value = tuple(value) if isinstance(value, (tuple, list)) else value
+    if value not in values:
+      raise InputError(
+        f"{key} is {value} and {source.name} holds texts: allowed is {values[0]}, as "
+        "in configs/texts.py"
+      )

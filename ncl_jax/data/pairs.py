@@ -1,10 +1,12 @@
-"""Source `pairs:FILE.npz`: images with captions, or with a second image each."""
+"""Source `pairs:FILE.npz`: images or texts with captions, or images with another."""
 
+import itertools
 import pathlib
 
 import numpy as np
 
 from ncl_jax.data import arrays as arrays_lib
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
 from ncl_jax.data.subset import divide
@@ -23,9 +25,11 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   further levels, may be there: names of classes, or numbers from 0, -1 or the empty
   name where unknown. Other arrays are left alone. Python objects are refused.
 
+  `_texts`, texts [N], in the place of `_images` make pairs of two texts.
+
   Args:
     path: the file.
-    image_size: side in pixels; 0 = as they are.
+    image_size: side in pixels; 0 = as they are, the only one for texts.
 
   Returns:
     The source; captions are those of its splits, partners their `partners`.
@@ -35,27 +39,34 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   """
   name = f"pairs:{path}"
   arrays = arrays_lib.read(path)
-  whole = "train_images" not in arrays and "images" in arrays
+  texts = any(key in arrays for key in ("train_texts", "texts"))
+  first = "texts" if texts else "images"
+  whole = f"train_{first}" not in arrays and first in arrays
   prefixes = {"all": ""} if whole else {"train": "train_", "test": "test_"}
   kinds = [k for k in KINDS if any(p + k in arrays for p in prefixes.values())]
+  if texts and (image_size or "partners" in kinds):
+    wrong = f"image size {image_size}" if image_size else "partners, which are images,"
+    raise InputError(f"{path} holds texts, and {wrong}: allowed are captions, size 0")
   levels = {
     key.removeprefix(f"{prefix}labels")
     for prefix in prefixes.values()
     for key in arrays
     if key == f"{prefix}labels" or key.startswith(f"{prefix}labels_")
   }
-  needed = ["images", *kinds, *(f"labels{level}" for level in sorted(levels))]
+  needed = [first, *kinds, *(f"labels{level}" for level in sorted(levels))]
   missing = [
     p + key for p in prefixes.values() for key in needed if p + key not in arrays
   ]
   if missing or not kinds:
-    first = next(iter(prefixes.values()))
-    lacks = ", ".join(missing) or " or ".join(f"{first}{kind}" for kind in KINDS)
+    prefix = next(iter(prefixes.values()))
+    lacks = ", ".join(missing) or " or ".join(f"{prefix}{kind}" for kind in KINDS)
     raise InputError(
       f"{path} holds the arrays {', '.join(arrays) or '(none)'}; it lacks {lacks}. "
       "Allowed: train_images and test_images, or images, with _captions or _partners "
-      "and perhaps _labels, in each part"
+      "and perhaps _labels, in each part; or _texts in the place of _images"
     )
+  if texts:
+    _write_texts(arrays, list(prefixes.values()), path)
 
   names = {}
   for level in sorted(levels):
@@ -78,7 +89,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     splits = divide(splits["all"], name)
   class_names = names.pop("", ())
   further = {level[1:]: found for level, found in names.items()}
-  return Source(name, splits, class_names, whole, further)
+  return Source(name, splits, class_names, whole, further, texts)
 
 
 def _split(
@@ -121,6 +132,17 @@ def _split(
   labels = known.pop("", np.full(len(images), -1, np.int32))
   further = {level[1:]: values for level, values in known.items()}
   return Split(images, labels, further, give, captions)
+
+
+def _write_texts(
+  arrays: dict[str, np.ndarray], prefixes: list[str], path: pathlib.Path
+) -> None:
+  """Puts `images`, all of one size, in the place of `texts`."""
+  parts = {p: _texts(arrays[f"{p}texts"], f"{p}texts in {path}") for p in prefixes}
+  pictures = texts_lib.as_pictures(itertools.chain(*parts.values()))
+  ends = np.cumsum([len(part) for part in parts.values()])
+  for p, part in zip(parts, np.split(pictures, ends[:-1]), strict=True):
+    arrays[f"{p}images"] = part
 
 
 def _texts(texts: np.ndarray, what: str) -> np.ndarray:

@@ -65,6 +65,7 @@ class Source:
 
   `divided`: there was one set of images, of which the test split was held out here.
   `level_names`: names of the classes of further levels, where they have names.
+  `texts`: the images are texts, see `data.texts`.
   """
 
   name: str
@@ -72,6 +73,7 @@ class Source:
   class_names: tuple[str, ...] = ()
   divided: bool = False
   level_names: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  texts: bool = False
 
   def __post_init__(self):
     for name in self.splits:
@@ -146,7 +148,10 @@ class Source:
 
     Returns:
       (mean, std), C numbers each; a constant channel has std 1, so that it can divide.
+      Of texts what makes a pixel its byte again.
     """
+    if self.texts:
+      return (0.0,), (1 / 255,)
     images = self.splits["train"].images
     count = min(len(images), STATISTICS_IMAGES)
     rows = np.linspace(0, len(images) - 1, count).round().astype(np.int64)

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import features, metrics, towers
-from ncl_jax.data.source import Source
+from ncl_jax.data import texts as texts_lib
+from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
 
@@ -27,8 +28,9 @@ def evaluate(
 ) -> dict[str, Any]:
   """Retrieval both ways, classes by their names, and what activates a dimension.
 
-  Of a run with captions the sides are "image" and "text"; of one on pairs of images
-  "image" and "partner", without class names and words. All on f, test split.
+  Of a run with captions the sides are "image" and "text", or "text" and "caption" where
+  the images are texts; of one on pairs of images "image" and "partner", without class
+  names and words. All on f, test split.
 
   Args:
     config: resolved settings.
@@ -37,14 +39,13 @@ def evaluate(
     mesh: for the forward passes.
 
   Returns:
-    {"settings", "recall", "zero_shot", "image", "text" or "partner", "both",
-    "dimensions"}: recall "image_to_text@1" and so on, where images of the same caption
-    count as each other's; zero_shot of the "classes" and of each further level with
-    names, with "_largest" the share of the largest class, with "_mean" the mean over
-    classes, which guessing brings to "_chance"; of each side what
-    `feature_stats.statistics` gives, of both the live dimensions that they share. Of
-    each dimension that is live for images its mean, and the words and images
-    (positions, captions) that activate it most.
+    {"settings", "recall", "zero_shot", the two sides, "both", "dimensions"}: recall
+    "image_to_text@1" and so on, where images of the same caption count as each other's;
+    zero_shot of the "classes" and of each further level with names, with "_largest" the
+    share of the largest class, with "_mean" the mean over classes, which guessing
+    brings to "_chance"; of each side what `feature_stats.statistics` gives, of both the
+    live dimensions that they share. Of each dimension that is live for images its mean,
+    and the words and images (positions, captions, texts) that activate it most.
 
   Raises:
     InputError: if the data have no pairs.
@@ -52,27 +53,24 @@ def evaluate(
   test = source.split("test")
   image = program.extract(config, variables, source, "test", mesh)
   f = image.layer("f", config.loss.map)
+  one, other = "image", "partner"
   if config.loss.name == "clip":
-    other = "text"
+    one, other = ("text", "caption") if source.texts else ("image", "text")
     g = embed_texts(config, variables, _captions(source))
     groups = np.unique(_captions(source), return_inverse=True)[1]
   elif test.partners is not None:
-    other = "partner"
     partners = test.partners(np.arange(len(test)), np.random.default_rng(0))
-    splits = source.splits | {"test": dataclasses.replace(test, images=partners)}
-    swapped = dataclasses.replace(source, splits=splits)
-    seen = program.extract(config, variables, swapped, "test", mesh)
-    g, groups = seen.layer("f", config.loss.map), np.arange(len(f))
+    g = embed_images(config, variables, source, partners, mesh)
+    groups = np.arange(len(f))
   else:
     raise InputError(
       f"{source.name} has no partners and loss.name is {config.loss.name}: pairs are "
       "captions with loss.name=clip, or partners"
     )
   recall: dict[str, float] = {}
-  for name, one, two in ((f"image_to_{other}", f, g), (f"{other}_to_image", g, f)):
+  for name, x, y in ((f"{one}_to_{other}", f, g), (f"{other}_to_{one}", g, f)):
     recall |= {
-      f"{name}@{k}": value
-      for k, value in metrics.pair_recall(one, two, groups, KS).items()
+      f"{name}@{k}": value for k, value in metrics.pair_recall(x, y, groups, KS).items()
     }
   result: dict[str, Any] = {
     "settings": program.describe(
@@ -87,9 +85,9 @@ def evaluate(
     ),
     "recall": recall,
   }
-  if other == "text":
+  if other != "partner":
     result["zero_shot"] = _zero_shot(config, variables, source, f)
-  for name, rows in (("image", f), (other, g)):
+  for name, rows in ((one, f), (other, g)):
     result[name] = feature_stats.statistics(
       rows,
       test.labels,
@@ -102,11 +100,11 @@ def evaluate(
     np.abs(g).max(0) > config.eval.threshold
   )
   result["both"] = {"live_dimensions": int(live.sum())}
-  words = sorted({word for text in _captions(source) for word in _words(text)})
+  words = words_of(_captions(source))
   by_word = None
-  if other == "text" and words:
+  if other != "partner" and words:
     by_word = embed_texts(config, variables, words)
-  result["dimensions"] = _dimensions(config, f, by_word, words, _captions(source))
+  result["dimensions"] = _dimensions(config, f, by_word, words, source)
   return result
 
 
@@ -132,6 +130,38 @@ def embed_texts(
     f = features.embed(z, config.loss.map, config.loss.map_dims)
     parts.append(np.asarray(f)[: len(rows)])
   return np.concatenate(parts)
+
+
+def embed_images(
+  config: ConfigDict, variables: Any, source: Source, images: np.ndarray, mesh: Mesh
+) -> np.ndarray:
+  """Features f of other images than the source's, such as partners.
+
+  Args:
+    config: resolved settings.
+    variables: {"params", "batch_stats"}.
+    source: whose network it is.
+    images: uint8 [N, H, W, C].
+    mesh: for the forward passes.
+
+  Returns:
+    [N, D] float32.
+  """
+  split = Split(images, np.full(len(images), -1, np.int32))
+  swapped = dataclasses.replace(source, splits=source.splits | {"test": split})
+  seen = program.extract(config, variables, swapped, "test", mesh)
+  return seen.layer("f", config.loss.map)
+
+
+def words_of(captions: Iterable[str]) -> list[str]:
+  """The distinct words of texts, in small letters, in their order.
+
+  >>> words_of(["Red apple", "an apple, green"])
+  ['an', 'apple', 'green', 'red']
+  """
+  return sorted(
+    {word for text in captions for word in re.findall(r"\w+", text.lower())}
+  )
 
 
 @jax.jit(static_argnums=0)
@@ -168,9 +198,11 @@ def _zero_shot(config, variables, source, f):
   return found
 
 
-def _dimensions(config, f, by_word, words, captions):
+def _dimensions(config, f, by_word, words, source):
   """Of each live dimension, the most active first: its words and images."""
   rows = []
+  captions = _captions(source)
+  texts = texts_lib.from_pictures(source.split("test").images) if source.texts else ()
   mean = f.mean(0)
   live = np.flatnonzero(np.abs(f).max(0) > config.eval.threshold)
   for d in live[np.argsort(-mean[live], kind="stable")]:
@@ -178,6 +210,8 @@ def _dimensions(config, f, by_word, words, captions):
     row = {"dimension": int(d), "mean": float(mean[d]), "images": images.tolist()}
     if len(captions):
       row["captions"] = [str(captions[n]) for n in images]
+    if texts:
+      row["texts"] = [texts[n] for n in images]
     if by_word is not None:
       row["words"] = [words[n] for n in _largest(by_word[:, d])]
     rows.append(row)
@@ -195,10 +229,6 @@ def _captions(source: Source) -> np.ndarray:
   return np.array([], str) if captions is None else captions
 
 
-def _words(text: str) -> list[str]:
-  return re.findall(r"\w+", text.lower())
-
-
 def text(row: dict[str, Any]) -> str:
   """A result as lines to read.
 
@@ -209,7 +239,7 @@ def text(row: dict[str, Any]) -> str:
   lines += [f"  {name:22} {value:6.1%}" for name, value in row["recall"].items()]
   for name, value in row.get("zero_shot", {}).items():
     lines.append(f"zero-shot {name:14} {value:6.1%}")
-  for side in ("image", "text", "partner"):
+  for side in ("image", "text", "partner", "caption"):
     if side in row:
       values = row[side]
       purity = values.get("consistency_abs", float("nan"))
@@ -221,7 +251,8 @@ def text(row: dict[str, Any]) -> str:
   lines.append("dimensions, the most active first: words | captions of images")
   for found in row["dimensions"][:LINES]:
     words = ", ".join(found.get("words", ())[:SHOWN]) or "-"
-    images = found.get("captions") or map(str, found["images"])
+    names = found.get("texts") or found.get("captions")
+    images = names or map(str, found["images"])
     captions = " / ".join(itertools.islice(images, SHOWN))
     lines.append(f"  {found['dimension']:5}  {words} | {captions}")
   return "\n".join(lines)

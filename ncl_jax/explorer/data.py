@@ -1,6 +1,7 @@
 """What the explorer shows of a feature matrix: few values, small enough for a page."""
 
 import dataclasses
+from collections.abc import Sized
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from ncl_jax.data.source import Images
 
 IMAGES = 10_000  # more would make the page too large to open
 TOP = 24  # images shown of a dimension
+TEXTS = 12  # words shown of a dimension, and captions
 KEPT = 16  # values kept of an image's code
 NEIGHBOURS = 8
 CLASSES = 10  # bars of a class histogram
@@ -24,11 +26,17 @@ class Side:
     label: what a reader sees, e.g. "NCL".
     f: features after the map, rows of unit length or zero, [N, D].
     sepin: [D] in nats; None where it was not computed.
+    words: of two towers, the text tower's f of the exploration's words [M, D].
+    captions: likewise of its captions [N, D].
+    partners: of pairs of images, f of the partners [N, D].
   """
 
   label: str
   f: np.ndarray
   sepin: np.ndarray | None = None
+  words: np.ndarray | None = None
+  captions: np.ndarray | None = None
+  partners: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,10 @@ class Exploration:
     sides: the methods, the baseline first.
     threshold: `|f|` above it counts as active.
     note: what the images are, in a sentence; "" for none.
+    captions: texts of the images [N]; None where they have none.
+    words: M words, such as those of the captions.
+    partners: the other image of each pair, uint8 as the images; None for none.
+    texts: N texts that the images are, shown in their place; () for images.
   """
 
   title: str
@@ -52,15 +64,28 @@ class Exploration:
   sides: tuple[Side, ...]
   threshold: float = 1e-5
   note: str = ""
+  captions: np.ndarray | None = None
+  words: tuple[str, ...] = ()
+  partners: np.ndarray | None = None
+  texts: tuple[str, ...] = ()
 
   def __post_init__(self):
     if not self.sides:
       raise ValueError("an exploration has 1 side or more, got none")
-    counts = {"labels": len(self.labels)}
-    counts |= {f"features of {side.label!r}": len(side.f) for side in self.sides}
-    for name, count in counts.items():
-      if count != len(self.images):
-        raise ValueError(f"{name}: {count} rows for {len(self.images)} images")
+    given: dict[str, Sized | None] = {"labels": self.labels}
+    given |= {"captions": self.captions, "partners": self.partners}
+    given |= {"texts": self.texts or None}
+    for side in self.sides:
+      given[f"features of {side.label!r}"] = side.f
+      for what in ("captions", "partners"):
+        given[f"{what} of {side.label!r}"] = getattr(side, what)
+      if side.words is not None and len(side.words) != len(self.words):
+        raise ValueError(
+          f"words of {side.label!r}: {len(side.words)} rows for {len(self.words)} words"
+        )
+    for name, rows in given.items():
+      if rows is not None and len(rows) != len(self.images):
+        raise ValueError(f"{name}: {len(rows)} rows for {len(self.images)} images")
 
 
 def some(count: int, most: int = IMAGES) -> np.ndarray:
@@ -178,6 +203,27 @@ def neighbours(f: np.ndarray) -> dict[str, np.ndarray]:
     near.append(found[0])
     values.append(found[1])
   return {"near": np.concatenate(near), "near_values": np.concatenate(values)}
+
+
+def strongest(
+  f: np.ndarray, count: int, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """Of each dimension the rows of the highest f, such as words or partners.
+
+  Args:
+    f: [M, D] features.
+    count: how many rows.
+    threshold: f above it counts as active.
+
+  Returns:
+    [D, min(count, M)] rows, highest first, and their f; -1 and 0 where none is left.
+  """
+  parts = []
+  for start in range(0, f.shape[1], _BLOCK):
+    part = f[:, start : start + _BLOCK]
+    parts.append(highest(np.where(part > threshold, part, 0).T, count))
+  at, values = zip(*parts, strict=True)
+  return np.concatenate(at), np.concatenate(values)
 
 
 def highest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

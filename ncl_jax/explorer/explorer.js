@@ -37,6 +37,12 @@ const known = data.classes.length > 0;
 const className = (k) => (k < 0 ? "unlabelled" : data.classes[k]);
 // Isolated, so that right-to-left names leave the text around them in order.
 const name = (k) => el("bdi", {}, className(k));
+const caption = unpack(data.caption);
+// What the codes are of, in words.
+const item = data.texts.length ? "text" : "image";
+const items = `${item}s`;
+// A thumbnail's number is its image's, or past all of these its partner's.
+const imageOf = (n) => n % data.images;
 const count = (n) => n.toLocaleString("en");
 const percent = (x) => (Number.isNaN(x) ? "–" : `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`);
 const fixed = (x, digits) => (Number.isNaN(x) ? "–"
@@ -77,6 +83,15 @@ function code(side, n) {
   return [...dims].map((d, i) => [d, values[i] / SCALE]).filter(([d]) => d >= 0);
 }
 
+// The texts of a dimension, the most active first, with their values.
+function texts(side, kind, d) {
+  const at = side[`top_${kind}`];
+  if (!at) return [];
+  const values = row(side[`top_${kind}_values`], d);
+  return [...row(at, d)].map((i, k) => [i, data[kind][i], values[k] / SCALE])
+    .filter(([i]) => i >= 0);
+}
+
 // ---- thumbnails
 
 const urls = [];
@@ -95,9 +110,16 @@ function thumb(n, size) {
   const place = n % (columns * rows);
   const x = (place % columns) * tile[0] * scale;
   const y = Math.floor(place / columns) * tile[1] * scale;
-  const label = known ? `image ${n}, ${className(labels[n])}` : `image ${n}`;
+  const i = imageOf(n);
+  const label = (n === i ? `${item} ${i}` : `partner of ${item} ${i}`)
+    + (known ? `, ${className(labels[i])}` : "")
+    + (caption.length ? `: ${data.captions[caption[i]]}` : "");
+  if (data.texts.length) {
+    return el("button", { type: "button", class: "plain", title: label, "data-image": i },
+      el("bdi", {}, data.texts[i]));
+  }
   const node = el("button", { type: "button", class: "thumb", title: label,
-    "aria-label": label, "data-image": n });
+    "aria-label": label, "data-image": i });
   if (scale > 1.5) node.classList.add("sharp");
   node.style.setProperty("--w", `${width * scale}px`);
   node.style.setProperty("--h", `${height * scale}px`);
@@ -112,10 +134,11 @@ const strip = (images, size) =>
   el("div", { class: "strip" }, ...[...images].filter((n) => n >= 0).map((n) => thumb(n, size)));
 
 function cell(n, size, text, majority) {
-  const frame = majority === undefined || labels[n] < 0 ? ""
-    : labels[n] === majority ? " agrees" : " differs";
-  const caption = known ? el("span", { class: "caption" }, name(labels[n])) : null;
-  return el("div", { class: `cell${frame}` }, thumb(n, size), caption,
+  const label = labels[imageOf(n)];
+  const frame = majority === undefined || label < 0 ? ""
+    : label === majority ? " agrees" : " differs";
+  const below = known ? el("span", { class: "caption" }, name(label)) : null;
+  return el("div", { class: `cell${frame}` }, thumb(n, size), below,
     text ? el("span", { class: "soft" }, text) : null);
 }
 
@@ -180,26 +203,30 @@ function step(by) {
 const COLUMNS = [
   { key: "number", title: "dim", sort: (s, d) => d, text: (s, d) => String(d),
     about: "number of the dimension" },
-  { key: "images", title: "top images" },
+  { key: "images", title: `top ${items}` },
   { key: "top", title: "top class", name: true, labelled: true,
     sort: (s, d) => className(s.majority[d]),
-    about: "most frequent class of the top images" },
+    about: `most frequent class of the top ${items}` },
+  { key: "words", title: "words", name: true, computed: "top_words",
+    sort: (s, d) => texts(s, "words", d).map(([, word]) => word).join(" "),
+    text: (s, d) => texts(s, "words", d).slice(0, 2).map(([, word]) => word).join(", ") || "–",
+    about: "words of the captions that activate it most, each given to the text tower alone" },
   { key: "purity", title: "purity", labelled: true,
     sort: (s, d) => s.purity[d], text: (s, d) => percent(s.purity[d]),
-    about: "that class's share of the top images: as many images for each dimension of "
+    about: `that class's share of the top ${items}: as many ${items} for each dimension of `
       + "each method" },
   { key: "expected", title: "EA", sort: (s, d) => s.expected[d],
     text: (s, d) => fixed(s.expected[d], 3),
-    about: "expected activation: mean of f over all images, codes being of length 1" },
+    about: `expected activation: mean of f over all ${items}, codes being of length 1` },
   { key: "active", title: "active", sort: (s, d) => s.active[d],
     text: (s, d) => percent(s.active[d] / data.images),
-    about: `activity: share of the images with |f| > ${data.threshold}` },
+    about: `activity: share of the ${items} with |f| > ${data.threshold}` },
   { key: "consistency", title: "consist.", labelled: true, wide: true,
     sort: (s, d) => s.consistency[d], text: (s, d) => percent(s.consistency[d]),
-    about: "class consistency: share of the most frequent class among the active images" },
+    about: `class consistency: share of the most frequent class among the active ${items}` },
   { key: "entropy", title: "entropy", labelled: true, wide: true,
     sort: (s, d) => s.entropy[d], text: (s, d) => fixed(s.entropy[d], 2),
-    about: "of the classes of the active images, in nats; 0 = one class" },
+    about: `of the classes of the active ${items}, in nats; 0 = one class` },
   { key: "sepin", title: "SEPIN", wide: true, computed: "sepin",
     sort: (s, d) => s.sepin[d], text: (s, d) => fixed(s.sepin[d], 4),
     about: "information that this dimension alone carries, in nats" },
@@ -215,7 +242,8 @@ function dimensions() {
   for (let d = 0; d < side.dimensions; d++) {
     const top = side.majority[d];
     const named = known && top >= 0 && className(top).toLowerCase().includes(text);
-    if (side.active[d] >= least && (!text || named || String(d) === text)) found.push(d);
+    const said = texts(side, "words", d).some(([, word]) => word.includes(text));
+    if (side.active[d] >= least && (!text || named || said || String(d) === text)) found.push(d);
   }
   const column = COLUMNS.find((c) => c.key === state.sort);
   const value = new Map(found.map((d) => [d, column.sort(side, d)]));
@@ -232,8 +260,10 @@ function images() {
   const text = $("filter").value.trim().toLowerCase();
   const found = [];
   for (let n = 0; n < data.images; n++) {
-    if (!text || String(n) === text || className(labels[n]).toLowerCase().includes(text))
-      found.push(n);
+    const said = [caption.length ? data.captions[caption[n]] : "", data.texts[n] || ""]
+      .some((words) => words.toLowerCase().includes(text));
+    const named = className(labels[n]).toLowerCase().includes(text);
+    if (!text || String(n) === text || named || said) found.push(n);
   }
   return found;
 }
@@ -246,7 +276,7 @@ function list() {
   sort();
   const kind = state.tab;
   const total = kind === "image" ? data.images : load(state.side).dimensions;
-  const kinds = { dimension: "Dimensions", image: "Images" };
+  const kinds = { dimension: "Dimensions", image: data.texts.length ? "Texts" : "Images" };
   $("tabs").replaceChildren(...Object.entries(kinds).map(([key, title]) =>
     el("button", { type: "button", "aria-pressed": key === kind, onclick: () => tab(key) }, title)));
   $("sides").replaceChildren(...data.sides.map((side, i) =>
@@ -254,10 +284,12 @@ function list() {
       onclick: () => { if (i !== state.side) flip(); } }, side.label)));
   $("sides").hidden = data.sides.length < 2;
   $("least").hidden = kind !== "dimension";
-  $("filter").placeholder = known ? "class or number" : "number";
+  const worded = kind === "image" ? caption.length + data.texts.length : load(state.side).top_words;
+  $("filter").placeholder = [known && "class", worded && "word", "number"]
+    .filter(Boolean).join(" or ");
   $("filter").setAttribute("aria-label", `filter by ${$("filter").placeholder}`);
-  $("count").textContent = `${count(state.order.length)} of ${count(total)} ${kind}s`
-    + (data.note ? ` · ${data.note}` : "");
+  $("count").textContent = `${count(state.order.length)} of ${count(total)} `
+    + `${kind === "image" ? items : "dimensions"}` + (data.note ? ` · ${data.note}` : "");
   const page = state.order.slice(0, state.shown);
   $("entries").replaceChildren(kind === "dimension" ? table(page)
     : el("div", { class: "grid" }, ...page.map((n) => cell(n, 48))));
@@ -284,8 +316,10 @@ function table(page) {
   });
   const body = page.map((d) => el("tr", { "data-dimension": d }, ...shown.map((c) => {
     if (c.key === "number") return el("td", {}, link(d, String(d)));
-    if (c.key === "images") return el("td", {}, strip(row(side.top, d).slice(0, 5), 24));
+    if (c.key === "images") return el("td", {}, strip(row(side.top, d).slice(0, data.texts.length ? 2 : 5), 24));
     const top = side.majority[d];
+    if (c.key === "words") return el("td", { class: classes(c), title: c.text(side, d) },
+      el("bdi", {}, c.text(side, d)));
     if (c.name) return el("td", { class: classes(c), title: className(top) },
       top < 0 ? "–" : name(top));
     return el("td", { class: classes(c) }, c.text(side, d));
@@ -298,7 +332,7 @@ const classes = (c) =>
 
 function sortBy(key) {
   const same = state.sort === key;
-  state.down = same ? !state.down : !["number", "top", "entropy"].includes(key);
+  state.down = same ? !state.down : !["number", "top", "words", "entropy"].includes(key);
   state.sort = key;
   list();
   document.querySelector(`[data-sort=${key}]`).focus();
@@ -341,30 +375,32 @@ function dimension(d) {
   const side = load(state.side);
   const active = side.active[d];
   const out = [heading(el("bdi", {}, side.label), ` · dimension ${d}`)];
-  if (!active) return [...out, el("p", {}, "Dead: no image activates it.")];
+  if (!active) {
+    return [...out, el("p", {}, `Dead: no ${item} activates it.`), ...beside(side, d)];
+  }
   const top = [...row(side.top, d)].filter((n) => n >= 0);
   const values = row(side.top_values, d);
   const majority = known ? side.majority[d] : undefined;
   const labelled = top.filter((n) => labels[n] >= 0).length;
   const agree = top.filter((n) => labels[n] === majority).length;
-  const facts = el("p", {}, `Active on ${percent(active / data.images)} of the images `
+  const facts = el("p", {}, `Active on ${percent(active / data.images)} of the ${items} `
     + `(${count(active)} of ${count(data.images)}); mean ${fixed(side.expected[d], 3)}`
     + (side.sepin ? `; SEPIN ${fixed(side.sepin[d], 4)} nats` : "") + ".");
   if (known && labelled) {
-    facts.append(` Of the ${labelled} images that activate it most, `,
+    facts.append(` Of the ${labelled} ${items} that activate it most, `,
       el("b", {}, `${agree} ${agree === 1 ? "is" : "are"} `, name(majority)), ".");
   }
-  out.push(facts, el("h3", {}, "Images that activate it most"));
+  out.push(facts, el("h3", {}, `${data.texts.length ? "Texts" : "Images"} that activate it most`));
   out.push(top.length ? el("div", { class: "grid" }, ...top.map((n, i) =>
     cell(n, 64, (values[i] / SCALE).toFixed(2), majority)))
-    : el("p", {}, "None: all its values are negative."));
+    : el("p", {}, "None: all its values are negative."), ...beside(side, d, majority));
   if (known) {
     const counts = row(side.class_counts, d);
     const total = counts[0] / side.consistency[d];
     const bars = [...row(side.classes, d)].map((k, i) => k < 0 ? null
       : line(name(k), counts[i] / counts[0],
         `${count(counts[i])} · ${percent(counts[i] / total)}`));
-    out.push(el("h3", {}, "Classes of all images that activate it"),
+    out.push(el("h3", {}, `Classes of all ${items} that activate it`),
       el("p", { class: "soft" }, `Consistency ${percent(side.consistency[d])}, entropy `
         + `${fixed(side.entropy[d], 2)} nats (${fixed(Math.log(data.classes.length), 2)} `
         + "if all classes were alike)."), ...bars.filter(Boolean));
@@ -374,7 +410,7 @@ function dimension(d) {
   const bins = row(side.histogram, d);
   const most = Math.max(...bins);
   const bars = [...bins].map((n) => {
-    const bar = el("div", { title: `${count(n)} images` });
+    const bar = el("div", { title: `${count(n)} ${items}` });
     bar.style.height = n ? `max(1px, ${(100 * n) / most}%)` : "0";
     return bar;
   });
@@ -385,7 +421,34 @@ function dimension(d) {
       `histogram of ${count(active)} values from ${range[0]} to ${range[1]}` }, ...bars),
     el("div", { class: "axis" }, ...range.map((x) => el("span", {}, x))),
     el("p", { class: "soft" }, `The ${count(active)} active values; highest bar `
-      + `${count(most)}. ${count(silent)} images do not activate it.`));
+      + `${count(most)}. ${count(silent)} ${items} do not activate it.`));
+  return out;
+}
+
+// What stands beside the images, and activates the dimension by the other tower.
+function beside(side, d, majority) {
+  const out = [];
+  if (side.top_words) {
+    const chips = texts(side, "words", d).map(([, word, value]) =>
+      el("span", { class: "plain" }, el("bdi", {}, word), ` ${value.toFixed(2)}`));
+    out.push(el("h3", {}, "Words that activate it most"), chips.length
+      ? el("div", { class: "chips" }, ...chips) : el("p", {}, "None."));
+  }
+  if (side.top_captions) {
+    const found = texts(side, "captions", d);
+    out.push(el("h3", {}, "Captions that activate it most"), found.length
+      ? el("ol", {}, ...found.map(([i, text, value]) => el("li", {}, el("button",
+        { type: "button", class: "link", "data-image": caption.indexOf(i) },
+        el("bdi", {}, text)), ` ${value.toFixed(2)}`)))
+      : el("p", {}, "None."));
+  }
+  if (side.top_partners) {
+    const values = row(side.top_partners_values, d);
+    const cells = [...row(side.top_partners, d)].map((n, i) => n < 0 ? null
+      : cell(data.images + n, 64, (values[i] / SCALE).toFixed(2), majority)).filter(Boolean);
+    out.push(el("h3", {}, "Partners that activate it most"), cells.length
+      ? el("div", { class: "grid" }, ...cells) : el("p", {}, "None."));
+  }
   return out;
 }
 
@@ -395,18 +458,21 @@ function image(n) {
   const largest = Math.max(0, ...own.map(([, v]) => Math.abs(v)));
   const squares = own.reduce((sum, [, v]) => sum + v * v, 0);
   const out = [
-    heading(el("bdi", {}, side.label), ` · image ${n}`),
-    el("div", { class: "top" }, thumb(n, 128), el("div", {},
-      known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
-      el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
-      el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
-        + `in the ${own.length} below.`))),
+    heading(el("bdi", {}, side.label), ` · ${item} ${n}`),
+    el("div", { class: "top" },
+      strip(data.partners ? [n, data.images + n] : [n], 128), el("div", {},
+        caption.length ? el("p", {}, "Caption: ",
+          el("b", {}, el("bdi", {}, data.captions[caption[n]]))) : null,
+        known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
+        el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
+        el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
+          + `in the ${own.length} below.`))),
     el("h3", {}, "Why this code"),
   ];
   if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));
-  else out.push(el("p", { class: "soft" }, "The largest values, and the images that "
+  else out.push(el("p", { class: "soft" }, `The largest values, and the ${items} that `
     + "activate each of these dimensions most."
-    + (own.some(([, v]) => v < 0) ? " Orange: a negative value; the image is far from "
+    + (own.some(([, v]) => v < 0) ? ` Orange: a negative value; the ${item} is far from `
       + "those shown." : "")));
   for (const [d, v] of own) {
     const label = el("span", { class: "two" }, link(d, `dim ${d}`));
@@ -414,7 +480,7 @@ function image(n) {
     out.push(el("div", { class: "why" },
       line(label, v / largest, v.toFixed(2), v < 0), strip(row(side.top, d).slice(0, 10), 32)));
   }
-  out.push(el("h3", {}, "Nearest images"));
+  out.push(el("h3", {}, `Nearest ${items}`));
   const near = row(side.near, n);
   const cosines = row(side.near_values, n);
   const mine = new Map(own);
@@ -494,9 +560,16 @@ const fit = () => document.documentElement.style.setProperty("--header",
 addEventListener("resize", fit);
 $("help").addEventListener("toggle", fit);
 
-$("definitions").textContent = "Columns: " + COLUMNS.filter((c) => c.about)
+$("definitions").textContent = "Columns: " + COLUMNS.filter((c) => c.about && (!c.computed
+  || data.sides.some((side) => c.computed in side.arrays)))
   .map((c) => `${c.title}: ${c.about}`).join("; ") + ".";
 if (!known) state.sort = "expected";
+if (data.texts.length) {
+  document.body.classList.add("texts");
+  for (const node of document.querySelectorAll("[data-item]")) {
+    node.textContent = node.textContent.replace("image", "text").replace("Image", "Text");
+  }
+}
 const told = read();
 list();
 if (told) show();

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ncl_jax.data.source import Images
 from ncl_jax.explorer import data, thumbnails
 from ncl_jax.explorer.data import Exploration
 
@@ -25,7 +26,7 @@ def as_html(exploration: Exploration) -> str:
   Returns:
     HTML text; 30 MB at most for 10,000 images and two sides of 2,048 dimensions.
   """
-  sprite = thumbnails.sprite(exploration.images)
+  sprite = thumbnails.sprite(pictures(exploration))
   sheets = "\n".join(
     f'<script type="text/plain" id="sheet{i}">{base64.b64encode(s).decode()}</script>'
     for i, s in enumerate(sprite.sheets)
@@ -39,12 +40,20 @@ def as_html(exploration: Exploration) -> str:
   )
 
 
+def pictures(exploration: Exploration) -> Images:
+  """What the thumbnails show: the images, and after them the partners."""
+  images = exploration.images
+  if exploration.partners is None:
+    return images
+  return np.concatenate([images[np.arange(len(images))], exploration.partners])
+
+
 def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, Any]:
   """What the page's script reads.
 
   Args:
     exploration: what to show.
-    sprite: thumbnails of its images.
+    sprite: thumbnails of its `pictures`.
 
   Returns:
     JSON-compatible: texts and numbers, and arrays as {"type", "data"}.
@@ -53,6 +62,12 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
   names = [str(name) for name in exploration.class_names]
   most = int(labels.max(initial=-1)) + 1
   names += [str(k) for k in range(len(names), most)]
+  # A caption that stands at several images is one text.
+  captions, rows, caption = np.unique(
+    np.array([]) if exploration.captions is None else exploration.captions,
+    return_index=True,
+    return_inverse=True,
+  )
   return {
     "title": exploration.title,
     "note": exploration.note,
@@ -60,6 +75,11 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
     "threshold": exploration.threshold,
     "classes": names,
     "labels": _pack(labels, "i4"),
+    "texts": list(exploration.texts),
+    "words": list(exploration.words),
+    "captions": [str(text) for text in captions],
+    "caption": _pack(caption, "i4"),
+    "partners": exploration.partners is not None,
     "sprite": {
       "width": sprite.width,
       "height": sprite.height,
@@ -69,18 +89,35 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
       "mime": sprite.mime,
     },
     "sides": [
-      _side(side, labels, len(names), exploration.threshold)
+      _side(side, labels, rows, len(names), exploration.threshold)
       for side in exploration.sides
     ],
   }
 
 
 def _side(
-  side: data.Side, labels: np.ndarray, num_classes: int, threshold: float
+  side: data.Side,
+  labels: np.ndarray,
+  captions: np.ndarray,
+  num_classes: int,
+  threshold: float,
 ) -> dict[str, Any]:
+  """Of one method; `captions` are rows at which each of the texts stands."""
   f = np.asarray(side.f, np.float32)
   table = data.dimensions(f, labels, num_classes, threshold)
   found = table | data.codes(f, threshold) | data.neighbours(f)
+  others = {
+    "words": (side.words, data.TEXTS),
+    "captions": (
+      None if side.captions is None else side.captions[captions],
+      data.TEXTS,
+    ),
+    "partners": (side.partners, data.TOP),
+  }
+  for name, (g, count) in others.items():
+    if g is not None and len(g):
+      best = data.strongest(np.asarray(g, np.float32), count, threshold)
+      found |= {f"top_{name}": best[0], f"top_{name}_values": best[1]}
   arrays = {
     key: _pack(np.rint(array * data.SCALE), "i2")
     if key.endswith("_values")

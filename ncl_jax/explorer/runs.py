@@ -2,13 +2,15 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from ncl_jax import explorer
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import pairs, program
 from ncl_jax.evaluators import sepin as sepin_lib
 from ncl_jax.explorer import data
 
@@ -68,9 +70,19 @@ def explore(
     opened.insert(0, other)
   split = run.source.split("test")
   ids = data.some(len(split), data.IMAGES)
-  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test images"
+  items = "texts" if run.source.texts else "images"
+  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test {items}"
+  captions = None if split.captions is None else split.captions[ids]
+  words = tuple(pairs.words_of(() if captions is None else captions))
+  texts = texts_lib.from_pictures(split.images[ids]) if run.source.texts else ()
+  # Beside a text tower the partner of an image is its text.
+  partners = None
+  if split.partners and any(x.config.loss.name != "clip" for x in opened):
+    partners = split.partners(ids, np.random.default_rng(0))
   sides = tuple(
-    _side(x, label, ids, sepin)
+    dataclasses.replace(
+      _side(x, label, ids, sepin), **_others(x, captions, words, partners)
+    )
     for x, label in zip(opened, _labels(opened), strict=True)
   )
   page = explorer.Exploration(
@@ -81,6 +93,10 @@ def explore(
     sides=sides,
     threshold=run.config.eval.threshold,
     note=note,
+    captions=captions,
+    words=words if any(side.words is not None for side in sides) else (),
+    partners=partners,
+    texts=tuple(texts),
   )
   return explorer.write(out or run.path / "explorer.html", page)
 
@@ -100,3 +116,24 @@ def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explore
   f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.map)
   scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
   return explorer.Side(label, f[ids], scores)
+
+
+def _others(
+  run: program.Run,
+  captions: np.ndarray | None,
+  words: tuple[str, ...],
+  partners: np.ndarray | None,
+) -> dict[str, Any]:
+  """Features of what stands beside the images, by the run's other tower."""
+  parts = run.config, run.variables
+  if run.config.loss.name == "clip":
+    # As trained: whole captions. And words alone, as they name what a dimension is.
+    texts = {"captions": captions, "words": words}
+    return {
+      name: pairs.embed_texts(*parts, rows)
+      for name, rows in texts.items()
+      if rows is not None and len(rows)
+    }
+  if partners is None:
+    return {}
+  return {"partners": pairs.embed_images(*parts, run.source, partners, run.mesh)}

@@ -37,6 +37,27 @@ class Block(nn.Module):
     return x + Linear(width, self.dtype, name="linear2")(y)
 
 
+class PixelText(nn.Module):
+  """A text tower in the place of an image tower: a text comes as `data.texts` has it.
+
+  Attributes:
+    text: what takes the tokens; bytes beyond its length are cut off.
+  """
+
+  text: "TextTransformer"
+
+  @property
+  def num_features(self) -> int:
+    """Width F of the result."""
+    return self.text.width
+
+  def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
+    """Pixels [B, S, S, 1], each a byte to within 0.5 -> [B, F], float32."""
+    rows = jnp.round(x.reshape(x.shape[0], -1)[:, : self.text.length])
+    rows = rows.astype(jnp.int32)
+    return self.text(jnp.where(rows > 0, rows + 1, tokens_lib.PADDING))
+
+
 class TextTransformer(nn.Module):
   """Tokens to one feature a text: the mean over what is not padding.
 

@@ -219,6 +219,47 @@ def test_keyboard(page):
   assert "11 of 12 dimensions" in page.text("#count")
 
 
+def test_words_captions_and_partners_of_a_dimension(chromium, tmp_path):
+  made = example.two_towers()
+  file = explorer.write(tmp_path / "two.html", made)
+  chromium.errors.clear()
+  chromium.screen(*WIDE)
+  chromium.open(f"{file.as_uri()}#1/dimension/2")
+  cl, ncl = made.sides
+  active = [i for i in np.argsort(-ncl.words[:, 2]) if ncl.words[i, 2] > 0]
+  shown = "[...document.querySelectorAll('#detail span.plain bdi')]"
+  words = chromium.run(f"{shown}.map((word) => word.textContent)")
+  assert words == [example.WORDS[i] for i in active] and len(words) > 1
+  caption = chromium.text("#detail li bdi")
+  assert caption in made.captions[ncl.captions[:, 2] == ncl.captions[:, 2].max()]
+  chromium.open(f"{file.as_uri()}#0/image/3")
+  pictures = "document.querySelectorAll('#detail .top .thumb').length"
+  assert chromium.run(pictures) == 2
+  assert made.captions[3] in chromium.text("#detail .top")
+  chromium.open(f"{file.as_uri()}#0/dimension/1")
+  titles = "[...document.querySelectorAll('#detail .thumb')].map((t) => t.title)"
+  partners = [t for t in chromium.run(titles) if t.startswith("partner of image")]
+  best = cl.partners[:, 1].argmax()
+  assert partners[0].startswith(f"partner of image {best},")
+  assert chromium.errors == []
+
+
+def test_texts_stand_in_the_place_of_images(chromium, tmp_path):
+  texts = tuple(f"text {i} </script>" for i in range(40))
+  file = explorer.write(tmp_path / "texts.html", example.make(texts=texts))
+  chromium.errors.clear()
+  chromium.open(f"{file.as_uri()}#1/dimension/2")
+  _, _, sparse = example.codes()
+  cells = "[...document.querySelectorAll('#detail .cell button')]"
+  shown = chromium.run(f"{cells}.map((cell) => cell.textContent)")
+  assert shown[0] == texts[sparse[:, 2].argmax()]
+  assert chromium.run("document.querySelectorAll('.thumb').length") == 0
+  assert "40 of 40 texts" not in chromium.text("#count")
+  chromium.key("i")
+  assert "40 of 40 texts" in chromium.text("#count")
+  assert chromium.errors == []
+
+
 def test_dark(page):
   page.screen(*WIDE, dark=True)
   background = page.run("getComputedStyle(document.body).backgroundColor")

@@ -110,6 +110,18 @@ def test_without_labels_and_without_life():
   assert (dead["top"] == -1).all() and np.isnan(dead["consistency"]).all()
 
 
+def test_the_strongest_rows_are_a_loop_over_them(f):
+  f = np.tile(f, (1, 30))  # more dimensions than a block holds
+  at, values = data.strongest(f, 5, 0.1)
+  assert at.shape == values.shape == (360, 5)
+  for d in range(0, 360, 7):
+    best = sorted((x for x in f[:, d] if x > 0.1), reverse=True)[:5]
+    kept = at[d][at[d] >= 0]
+    np.testing.assert_array_equal(f[kept, d], best)
+    np.testing.assert_array_equal(values[d], best + [0] * (5 - len(best)))
+  assert data.strongest(f[:3], 5, 0.1)[0].shape == (360, 3)
+
+
 def test_some_images_are_the_same_ones_each_time():
   chosen = data.some(1000, 50)
   assert len(set(chosen)) == 50 and (np.diff(chosen) > 0).all() and chosen.max() < 1000
@@ -124,3 +136,9 @@ def test_counts_that_do_not_fit_are_refused():
     example.make(sides=(Side("x", DENSE[:2]),))
   with pytest.raises(ValueError, match="1 side or more"):
     Exploration("", example.images(), LABELS, (), ())
+  with pytest.raises(ValueError, match="captions: 3 rows for 40 images"):
+    example.two_towers(captions=np.array(["a"] * 3))
+  with pytest.raises(ValueError, match="partners: 39 rows for 40 images"):
+    example.two_towers(partners=example.images()[:39])
+  with pytest.raises(ValueError, match="words of 'NCL': 4 rows for 2 words"):
+    example.two_towers(words=example.WORDS[:2])

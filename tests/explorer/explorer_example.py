@@ -1,4 +1,4 @@
-"""A small exploration: four classes with awkward names, CL dense and NCL sparse."""
+"""Small explorations: four classes with awkward names, CL dense and NCL sparse."""
 
 import numpy as np
 
@@ -45,3 +45,29 @@ def make(**changes) -> Exploration:
     "sides": (Side("CL", dense), Side("NCL", sparse, rng.normal(size=12))),
   }
   return Exploration(**fields | changes)
+
+
+WORDS = ("</script>", "shoe", "נעל", "<b>")
+
+
+def two_towers(**changes) -> Exploration:
+  """The same with texts for NCL, and with other images for CL, mirrored."""
+  _, dense, sparse = codes()
+  captions = np.array([f"{WORDS[i % 4]} {i // 8} & </script>" for i in range(40)])
+  words = np.maximum(np.random.default_rng(2).normal(size=(4, 12)), 0)
+  words /= np.linalg.norm(words, axis=1, keepdims=True)
+  fields = {
+    "captions": captions,
+    "words": WORDS,
+    "partners": images()[:, :, ::-1],
+    "sides": (
+      Side("CL", dense, partners=dense[::-1]),
+      Side(
+        "NCL",
+        sparse,
+        words=words.astype(np.float32),
+        captions=np.repeat(sparse[::8], 8, 0)[np.argsort(np.arange(40) % 4)],
+      ),
+    ),
+  }
+  return make(**fields | changes)

@@ -95,6 +95,60 @@ def test_arrays_come_back(parsed):
   np.testing.assert_allclose(arrays(content["sides"][1])["sepin"][:, 0], scores, 1e-6)
 
 
+def test_texts_and_partners_are_data_too(tmp_path):
+  made = example.two_towers()
+  file = explorer.write(tmp_path / "e.html", made)
+  text = file.read_text("utf-8")
+  parsed = Scripts(text)
+  content = json.loads(parsed.texts["data"])
+  # The captions hold the end of a script.
+  assert text.count("</script>") == 3 and content["words"] == list(example.WORDS)
+  caption = base64.b64decode(content["caption"]["data"])
+  shown = [content["captions"][i] for i in np.frombuffer(caption, "<i4")]
+  assert shown == made.captions.tolist()
+  assert len(content["captions"]) == len(set(shown)) == 20  # each at two images
+  images, texts = map(arrays, content["sides"])
+  assert "top_words" not in images and "top_partners" not in texts
+  assert content["partners"]
+  cl, ncl = made.sides
+  for d in range(12):
+    for name, f, found, names in (
+      ("words", ncl.words, texts, example.WORDS),
+      ("captions", ncl.captions, texts, shown),
+      ("partners", cl.partners, images, range(40)),
+    ):
+      at, values = found[f"top_{name}"][d], found[f"top_{name}_values"][d]
+      known = content[name] if name != "partners" else range(40)
+      best = {}
+      for row, what in zip(f[:, d], names, strict=True):
+        best.setdefault(what, row)
+      order = sorted((x for x in best.values() if x > 1e-5), reverse=True)
+      order = order[: len(values)]
+      close = {"atol": 0.6 / data.SCALE}
+      np.testing.assert_allclose(values[: len(order)] / data.SCALE, order, **close)
+      assert not values[len(order) :].any() and (at[len(order) :] == -1).all()
+      of = [best[known[i]] for i in at if i >= 0]
+      np.testing.assert_allclose(of, order)
+
+
+def test_texts_in_the_place_of_images_are_data_too(tmp_path):
+  texts = tuple(f"</script> {i}" for i in range(40))
+  text = explorer.write(tmp_path / "e.html", example.make(texts=texts)).read_text()
+  content = json.loads(Scripts(text).texts["data"])
+  assert content["texts"] == list(texts) and text.count("</script>") == 3
+  with pytest.raises(ValueError, match="texts: 3 rows for 40 images"):
+    example.make(texts=texts[:3])
+
+
+def test_partners_stand_behind_the_images():
+  made = example.two_towers()
+  sprite = thumbnails.sprite(page.pictures(made))
+  both = [*made.images, *made.partners]
+  for picture, tile in zip(both, tiles(sprite), strict=False):
+    np.testing.assert_array_equal(tile.reshape(picture.shape), picture)
+  assert page.pictures(example.make()).shape == (40, 12, 12, 1)
+
+
 def test_every_file_of_the_page_is_installed_with_the_package():
   root = pathlib.Path(explorer.__file__).parents[2]
   project = tomllib.loads((root / "pyproject.toml").read_text())

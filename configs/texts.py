@@ -1,0 +1,49 @@
+"""Pairs of two texts, two text towers: CLIP's loss, and its non-negative version.
+
+  python -m benchmarks.symbols --out=symbols
+  python -m launch.train --config=configs/texts.py:ncl --workdir=runs/symbols-ncl
+  python -m launch.pairs --workdir=runs/symbols-ncl
+
+Ours; the paper has no texts. Texts are taken as they are: no view changes them. Sized
+for short ones on two CPU cores.
+"""
+
+from ncl_jax import config as config_lib
+
+
+def get_config(argument: str = "ncl"):
+  """The settings; `argument` is a method, see `config.set_method`."""
+  config = config_lib.defaults()
+  config.name = "texts"
+  config.data.source = "pairs:symbols/names.npz"
+
+  config.augment.crop_scale = (1.0, 1.0)
+  config.augment.crop_ratio = (1.0, 1.0)
+  config.augment.flip = 0.0
+  config.augment.jitter = 0.0
+  config.augment.grayscale = 0.0
+  config.augment.blur = 0.0
+
+  config.model.backbone = "text"
+  config.model.projector_hidden = 512
+  config.model.projector_out = 256
+  config.model.dtype = "float32"
+  config.text.width = 64
+  config.text.layers = 2
+
+  config.loss.name = "clip"
+  config.loss.temperature = 0.07
+  config.loss.learn_temperature = True
+
+  config.optimizer.name = "adamw"
+  config.optimizer.learning_rate = 2e-3
+  config.optimizer.probe_learning_rate = 1e-3
+  config.optimizer.weight_decay = 0.05
+  config.optimizer.warmup_epochs = 2.0
+  config.train.batch_size = 256
+  config.train.epochs = 40
+  config.train.log_every_steps = 6
+  config.train.checkpoint_every_epochs = 10
+
+  config_lib.set_method(config, argument)
+  return config
