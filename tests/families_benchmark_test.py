@@ -1,0 +1,62 @@
+"""benchmarks/families.py: what counts as learnt, which rate is chosen, whose budget."""
+
+import types
+
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import families
+from ncl_jax import config as config_lib
+from ncl_jax import losses, pair_loss
+from ncl_jax.config import validation
+
+FLAGS = types.SimpleNamespace(
+  source="", examples=64, image_size=8, width=2, batch=16, epochs=4
+)
+
+
+@pytest.mark.parametrize("cell", [*families.METHODS, *families.PLACES])
+def test_cells_differ_by_the_method_and_the_place_alone(cell):
+  config = families.base(cell, FLAGS)
+  config_lib.validate(config)
+  validation.check_map(config)
+  usual = families.base("ncl", FLAGS)
+  changed = set(config_lib.overrides(usual, config))
+  own = {"method", "loss.name", "loss.map", "loss.temperature", "loss.prototypes"}
+  own |= {"model.projector_batch_norm", "model.projector_layers"}
+  own |= {f"loss.{key}" for key in families.PLACES.get(cell, {})}
+  assert changed <= own
+  assert config_lib.widths(config) == config_lib.widths(usual)
+
+
+@pytest.mark.parametrize("cell", families.METHODS)
+def test_the_loss_of_collapsed_features(cell):
+  """All images alike, and of unit length."""
+  config = families.base(cell, FLAGS)
+  f = jnp.zeros((16, 2, families.WIDTH)).at[..., 0].set(1.0)
+  if config.loss.name == "dino":
+    loss = losses.dino(jnp.zeros((16, 2, families.WIDTH)), f * 0, f[0, 0] * 0).mean()
+  else:
+    loss = pair_loss.pair_loss(config, f, f, None, config.loss.temperature, None)
+  expected = families.collapsed_loss(config)
+  assert config.loss.weight * float(loss) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_learnt_is_above_the_untrained_network_and_above_pixels():
+  row = {"untrained, few": 50.0, "pixels, few": 60.0}
+  accuracies = {60.1: True, 60.0: False, 52.0: False}
+  assert {h: families.learns({"h, few": h, **row}) for h in accuracies} == accuracies
+  row["pixels, few"] = 40.0
+  accuracies = {53.0: True, 52.9: False}
+  assert {h: families.learns({"h, few": h, **row}) for h in accuracies} == accuracies
+
+
+def test_the_best_rate_is_never_one_that_diverged():
+  rows = [
+    {"cell": "cl", "learning rate": 0.1, "h, few": 60.0},
+    {"cell": "cl", "learning rate": 0.2, "h, few": 61.0},
+    {"cell": "cl", "learning rate": 0.3, "h, few": None},
+    {"cell": "byol", "learning rate": 0.3, "h, few": None},
+    {"cell": "byol", "learning rate": 0.2, "h, few": 30.0},
+  ]
+  assert families.best(rows) == {"cl": 0.2, "byol": 0.2}
