@@ -279,7 +279,9 @@ def report(out: pathlib.Path) -> None:
 
 def learns(row: dict[str, Any]) -> bool:
   """Whether a run has learnt: above the untrained network by `MARGIN`, above pixels."""
-  h = row.get("h, few", 0.0)
+  if row.get("diverged"):
+    return False
+  h = row["h, few"]
   return h >= row["untrained, few"] + MARGIN and h > row["pixels, few"]
 
 

@@ -1,5 +1,6 @@
 """benchmarks/families.py: what counts as learnt, which rate is chosen, whose budget."""
 
+import json
 import types
 
 import jax.numpy as jnp
@@ -49,6 +50,24 @@ def test_learnt_is_above_the_untrained_network_and_above_pixels():
   row["pixels, few"] = 40.0
   accuracies = {53.0: True, 52.9: False}
   assert {h: families.learns({"h, few": h, **row}) for h in accuracies} == accuracies
+  assert not families.learns({"diverged": True})
+
+
+def test_the_tables_show_runs_that_diverged_and_cells_that_are_not_there(tmp_path):
+  row = dict.fromkeys(("h, few", "untrained, few", "pixels, few"), 50.0)
+  rows = [
+    {"cell": "cl", "seed": 1, **row, "live, by epoch": [8.0, 3.0, 4.0]},
+    {"cell": "byol", "seed": 1, "diverged": True},
+  ]
+  tried = [{"cell": row["cell"], "learning rate": 0.1, "h, few": 9.0} for row in rows]
+  for name, found in {"families": rows, "tuning": tried}.items():
+    (tmp_path / f"{name}.json").write_text(json.dumps({"rows": found}))
+  lines = families.tables(tmp_path)
+  shown = {word.strip() for word in next(x for x in lines if "byol" in x).split("|")}
+  assert shown == {"", "byol", "–", "no"}
+  (least,) = [x for x in lines if "least live" in x]
+  column = least.split(" | ").index("least live, training")
+  assert lines[lines.index(least) + 2].split(" | ")[column] == "3"
 
 
 def test_the_best_rate_is_never_one_that_diverged():
