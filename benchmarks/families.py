@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import statistics
 from typing import Any
@@ -153,7 +154,10 @@ def measured(
     row |= look(program.open_run(run, source=source), flags.labelled)
   except FloatingPointError:
     row["diverged"] = True
-  file.write_text(json.dumps(row, indent=1) + "\n")
+  # Whole or not at all: another process may be reading.
+  draft = file.with_suffix(".draft")
+  draft.write_text(json.dumps(row, indent=1) + "\n")
+  os.replace(draft, file)
   print(f"{file.name}: {row.get('h, few')} of {row.get('untrained, few')}", flush=True)
 
 
