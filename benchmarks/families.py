@@ -188,7 +188,7 @@ def look(run: program.Run, labelled: int) -> dict[str, float]:
   last = [r for r in rows if "epoch_live_dimensions" in r]
   row["loss"] = rows[-1]["loss"]
   row["loss, collapsed"] = collapsed_loss(config)
-  row["live, by epoch"] = [r["epoch_live_dimensions"] for r in last]
+  row["live, by epoch"] = [int(r["epoch_live_dimensions"]) for r in last]
   row["rank, by epoch"] = [round(r["effective_rank"], 2) for r in last]
   return row
 
@@ -276,7 +276,9 @@ def report(out: pathlib.Path) -> None:
   found = [json.loads(p.read_text()) for p in (out / "final").glob("*.json")]
   found.sort(key=lambda row: (cells.index(row["cell"]), row["seed"]))
   measure.finish("Held-out top-1, %", tuning(out), str(out / "tuning.json"))
-  (out / "families.json").write_text(json.dumps({"rows": found}, indent=1) + "\n")
+  # A run a line: each has two lists as long as its training.
+  lines = ",\n".join(json.dumps(row) for row in found)
+  (out / "families.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
   (out / "tables.md").write_text("\n".join(tables(out)) + "\n")
   print(f"written: {out}")
 
