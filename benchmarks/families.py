@@ -16,7 +16,6 @@ import json
 import math
 import os
 import pathlib
-import statistics
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from benchmarks import measure
-from benchmarks.run import table
+from benchmarks.family_tables import WIDTH, best, tables
 from configs import fashion_mnist
 from ncl_jax import codes, compile_cache, families, features, metrics, train, writer
 from ncl_jax import workdir as workdir_lib
@@ -39,10 +38,7 @@ PLACES: dict[str, dict[str, Any]] = {
   "first 128": {"map_dims": 128},
   "annealed": {"map_anneal_epochs": 0.5},  # times the epochs
 }
-WIDTH = 256  # of every projector's layers, and the number of DINO's prototypes
 HELD_OUT = 5000  # training images that choose the learning rate
-MARGIN = 3.0  # points above the untrained network that learning asks for
-COLLAPSED = 2.0  # effective rank of f below which nothing tells images apart
 
 
 def main() -> None:
@@ -259,17 +255,6 @@ def tuning(out: pathlib.Path) -> list[dict[str, Any]]:
   ]
 
 
-def best(rows: list[dict[str, Any]]) -> dict[str, float]:
-  """Cell -> the learning rate with the highest held-out accuracy."""
-  chosen: dict[str, dict[str, Any]] = {}
-  for row in rows:
-    before = chosen.get(row["cell"])
-    # A run that diverged has no accuracy.
-    if before is None or (row["h, few"] or 0) > (before["h, few"] or 0):
-      chosen[row["cell"]] = row
-  return {cell: row["learning rate"] for cell, row in chosen.items()}
-
-
 def report(out: pathlib.Path) -> None:
   """Writes what was found into two small files, and the tables."""
   cells = [*METHODS, *PLACES]
@@ -281,76 +266,6 @@ def report(out: pathlib.Path) -> None:
   (out / "families.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
   (out / "tables.md").write_text("\n".join(tables(out)) + "\n")
   print(f"written: {out}")
-
-
-def learns(row: dict[str, Any]) -> bool:
-  """Whether a run has learnt: above the untrained network by `MARGIN`, above pixels."""
-  if row.get("diverged"):
-    return False
-  h = row["h, few"]
-  return h >= row["untrained, few"] + MARGIN and h > row["pixels, few"]
-
-
-def tables(out: pathlib.Path) -> list[str]:
-  """The methods, their ends, the map's places and the learning rates, in Markdown.
-
-  Args:
-    out: with families.json and tuning.json.
-  """
-  rows = json.loads((out / "families.json").read_text())["rows"]
-  tried = json.loads((out / "tuning.json").read_text())["rows"]
-  runs: dict[str, list[dict[str, Any]]] = {}
-  for row in rows:
-    runs.setdefault(row["cell"], []).append(row)
-  methods = {cell: runs[cell] for cell in METHODS if cell in runs}
-  lines = table([_accuracy(cell, found) for cell, found in methods.items()])
-  lines += ["", *table([_dimensions(cell, found) for cell, found in methods.items()])]
-  places = {"CL: nowhere": "cl", "NCL: everywhere": "ncl"}
-  places |= {f"NCL: {name}": name for name in PLACES}
-  body = [_place(name, runs[cell]) for name, cell in places.items() if cell in runs]
-  lines += ["", *table(body)]
-  chosen = best(tried)
-  grid: dict[str, dict[str, Any]] = {}
-  for row in tried:
-    cells = grid.setdefault(row["cell"], {"method": row["cell"]})
-    cells[f"{row['learning rate']:g}"] = row["h, few"]
-    cells["chosen"] = f"{chosen[row['cell']]:g}"
-  return [*lines, "", *table(list(grid.values()))]
-
-
-def _mean(found: list[dict[str, Any]], key: str) -> float | None:
-  values = [row[key] for row in found if row.get(key) is not None]
-  return float(statistics.mean(values)) if values else None
-
-
-def _accuracy(cell: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-  names = ("h", "untrained", "pixels", "f")
-  return (
-    {"method": cell}
-    | {f"{name}, few": _mean(found, f"{name}, few") for name in names}
-    | {"h, few, seeds": ", ".join(measure.shown(r.get("h, few")) for r in found)}
-    | {f"{name}, all": _mean(found, f"{name}, all") for name in names[:3]}
-    | {"learns": "yes" if all(learns(row) for row in found) else "no"}
-  )
-
-
-def _dimensions(cell: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-  shown = {"method": cell}
-  for key in ("sparsity, f", "consistency, f", "live, f", "rank, f", "rank, h"):
-    shown[key] = _mean(found, key)
-  least = [min(row["live, by epoch"]) for row in found if "live, by epoch" in row]
-  return shown | {
-    "least live, training": ", ".join(str(int(x)) for x in least) or None,
-    "loss": _mean(found, "loss"),
-    "loss, collapsed": _mean(found, "loss, collapsed"),
-  }
-
-
-def _place(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-  keys = ("h, few", "f, few")
-  keys += tuple(f"{k}, f" for k in ("sparsity", "consistency", "live", "rank"))
-  keys += tuple(f"{k}, h" for k in ("sparsity", "consistency", "live"))
-  return {"the map": name} | {key: _mean(found, key) for key in keys}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import families
+from benchmarks import families, family_tables
 from ncl_jax import config as config_lib
 from ncl_jax import losses, pair_loss
 from ncl_jax.config import validation
@@ -46,17 +46,28 @@ def test_the_loss_of_collapsed_features(cell):
 def test_learnt_is_above_the_untrained_network_and_above_pixels():
   row = {"untrained, few": 50.0, "pixels, few": 60.0}
   accuracies = {60.1: True, 60.0: False, 52.0: False}
-  assert {h: families.learns({"h, few": h, **row}) for h in accuracies} == accuracies
+  assert {
+    h: family_tables.learns({"h, few": h, **row}) for h in accuracies
+  } == accuracies
   row["pixels, few"] = 40.0
   accuracies = {53.0: True, 52.9: False}
-  assert {h: families.learns({"h, few": h, **row}) for h in accuracies} == accuracies
-  assert not families.learns({"diverged": True})
+  assert {
+    h: family_tables.learns({"h, few": h, **row}) for h in accuracies
+  } == accuracies
+  assert not family_tables.learns({"diverged": True})
 
 
 def test_the_tables_show_runs_that_diverged_and_cells_that_are_not_there(tmp_path):
   row = dict.fromkeys(("h, few", "untrained, few", "pixels, few"), 50.0)
   rows = [
-    {"cell": "cl", "seed": 1, **row, "live, by epoch": [8.0, 3.0, 4.0]},
+    {
+      "cell": "cl",
+      "seed": 1,
+      **row,
+      "rank, f": 3.0,
+      "live, f": 9,
+      "live, by epoch": [200, 3, 4],
+    },
     {"cell": "byol", "seed": 1, "diverged": True},
   ]
   tried = [{"cell": row["cell"], "learning rate": 0.1, "h, few": 9.0} for row in rows]
@@ -65,9 +76,19 @@ def test_the_tables_show_runs_that_diverged_and_cells_that_are_not_there(tmp_pat
   lines = families.tables(tmp_path)
   shown = {word.strip() for word in next(x for x in lines if "byol" in x).split("|")}
   assert shown == {"", "byol", "–", "no"}
-  (least,) = [x for x in lines if "least live" in x]
-  column = least.split(" | ").index("least live, training")
-  assert lines[lines.index(least) + 2].split(" | ")[column] == "3"
+  (heading,) = [x for x in lines if "half dead from epoch" in x]
+  column = heading.split(" | ").index("half dead from epoch")
+  assert lines[lines.index(heading) + 2].split(" | ")[column] == "2"
+
+
+def test_the_state_at_the_end():
+  def row(rank, live):
+    return {"rank, f": rank, "live, f": live}
+
+  assert family_tables.state([row(1.9, 256), row(1.0, 0)]) == "collapsed"
+  assert family_tables.state([row(1.9, 127), row(2.0, 127)]) == "half dead"
+  assert family_tables.state([row(1.9, 127), row(2.0, 128)]) == "alive"
+  assert family_tables.state([{"diverged": True}, row(9.0, 256)]) == "diverged"
 
 
 def test_the_best_rate_is_never_one_that_diverged():
@@ -78,4 +99,4 @@ def test_the_best_rate_is_never_one_that_diverged():
     {"cell": "byol", "learning rate": 0.3, "h, few": None},
     {"cell": "byol", "learning rate": 0.2, "h, few": 30.0},
   ]
-  assert families.best(rows) == {"cl": 0.2, "byol": 0.2}
+  assert family_tables.best(rows) == {"cl": 0.2, "byol": 0.2}
