@@ -1,11 +1,12 @@
 r"""Small, lasting copies of what a comparison and sweeps measured, to be committed.
 
-  python -m benchmarks.collect --compare=runs/fashion --commit=HASH \
+  python -m benchmarks.collect --compare runs/fashion --commit=HASH \
       --sweeps runs/maps runs/temperatures --out=docs/data/fashion
 
 A line of compare.jsonl is one arm or control with one seed, a line of SWEEP.jsonl one
 cell: every result that the programs gave, without the grids of nearest neighbours, with
-the settings that differ from the config file's and the commit that was run.
+the settings that differ from the defaults and the commit that was run. Where programs
+were run again by another commit, give both folders and both commits, the newer last.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from ml_collections import ConfigDict
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax import writer
+from ncl_jax.errors import InputError
 
 # What does not differ between lines, or is looked up by nobody.
 LEFT_OUT = frozenset({"settings", "versions", "program", "grid", "grid_euclidean"})
@@ -28,38 +30,50 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--compare", default="", help="work directory of launch.compare")
+  parser.add_argument("--compare", nargs="*", default=[], help="of launch.compare")
   parser.add_argument("--sweeps", nargs="*", default=[], help="those of launch.sweep")
-  parser.add_argument("--commit", required=True, help="of the code that was run")
+  parser.add_argument(
+    "--commit",
+    nargs="+",
+    required=True,
+    help="of each --compare; of the sweeps the first",
+  )
   parser.add_argument("--out", required=True, help="folder for the files")
   flags = parser.parse_args()
   out = pathlib.Path(flags.out)
   out.mkdir(parents=True, exist_ok=True)
   if flags.compare:
-    writer.write(out / "compare.jsonl", comparison(flags.compare, flags.commit))
+    commits = dict(zip(flags.compare, flags.commit, strict=True))
+    writer.write(out / "compare.jsonl", comparison(commits))
   for folder in flags.sweeps:
     name = pathlib.Path(folder).name
-    writer.write(out / f"{name}.jsonl", sweep(folder, flags.commit))
+    writer.write(out / f"{name}.jsonl", sweep(folder, flags.commit[0]))
   print(f"written: {out}")
 
 
-def comparison(workdir: str, commit: str) -> list[dict[str, Any]]:
+def comparison(commits: dict[str, str]) -> list[dict[str, Any]]:
   """A line an arm or control and seed.
 
   Args:
-    workdir: of `launch.compare`.
-    commit: of the code that was run.
+    commits: work directory of `launch.compare` -> commit of the code that was run; a
+      program that several have is taken from the last.
+
+  Raises:
+    InputError: if a directory has no results.
   """
-  root = pathlib.Path(workdir)
   found: dict[tuple[int, str], dict[str, Any]] = {}
-  for row in writer.read(root / "measured.jsonl"):
-    of = row["of"]
-    results = found.setdefault((of["seed"], of["arm"]), {})
-    results[of["program"]] = shortened(row["result"])
+  for folder, commit in commits.items():
+    rows = writer.read(pathlib.Path(folder) / "measured.jsonl")
+    if not rows:
+      raise InputError(f"{folder} has no results in measured.jsonl")
+    for row in rows:
+      of = row["of"]
+      results = found.setdefault((of["seed"], of["arm"]), {})
+      results[of["program"]] = {"commit": commit} | shortened(row["result"])
   lines = []
   for (seed, arm), results in found.items():
-    line: dict[str, Any] = {"arm": arm, "seed": seed, "commit": commit}
-    run = root / f"seed{seed}" / arm
+    line: dict[str, Any] = {"arm": arm, "seed": seed}
+    run = pathlib.Path(next(iter(commits))) / f"seed{seed}" / arm
     if (run / "config.json").exists():
       line["changed"] = changed(workdir_lib.read_config(run))
       line["speed"] = writer.read(run / "speed.jsonl")
@@ -73,13 +87,19 @@ def sweep(workdir: str, commit: str) -> list[dict[str, Any]]:
   Args:
     workdir: of `launch.sweep`.
     commit: of the code that was run.
+
+  Raises:
+    InputError: if the directory has no results.
   """
   root = pathlib.Path(workdir)
   lines = []
   for row in writer.read(root / "sweep.jsonl"):
-    settings = changed(workdir_lib.read_config(root / row["cell"]))
-    lines.append(shortened(row) | {"settings": row["settings"]})
-    lines[-1] |= {"commit": commit, "changed": settings}
+    line = shortened(row) | {"settings": row["settings"], "commit": commit}
+    if (root / row["cell"] / "config.json").exists():
+      line["changed"] = changed(workdir_lib.read_config(root / row["cell"]))
+    lines.append(line)
+  if not lines:
+    raise InputError(f"{workdir} has no results in sweep.jsonl")
   return lines
 
 

@@ -29,6 +29,7 @@ from benchmarks.fashion_rows import (
 from benchmarks.run import ROOT
 from benchmarks.run import table as markdown
 from ncl_jax import writer
+from ncl_jax.errors import InputError
 from ncl_jax.report import statistics
 from ncl_jax.report.sweep_tables import number
 
@@ -88,10 +89,21 @@ def blocks(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def results(folder: pathlib.Path) -> Results:
-  """The results of compare.jsonl, seeds in order."""
+  """The results of compare.jsonl, seeds in order.
+
+  Raises:
+    InputError: if the folder has none.
+  """
   found: Results = {}
-  for line in sorted(writer.read(folder / "compare.jsonl"), key=lambda r: r["seed"]):
+  lines = writer.read(folder / "compare.jsonl")
+  if not lines:
+    raise InputError(f"{folder / 'compare.jsonl'}: there are no results")
+  for line in sorted(lines, key=lambda line: line["seed"]):
     found.setdefault(line["arm"], []).append(line["results"])
+    selection = line["results"].get("selection")
+    if selection:
+      # What the rows of signed activations are chosen from.
+      selection["signed"] = selection["curve"][-1]["ea_signed"]
   return found
 
 
@@ -243,9 +255,11 @@ def sweep(cells: Sequence[dict[str, Any]]) -> list[str]:
     groups.setdefault(key, []).append(row)
   rows = []
   for key, found in groups.items():
-    row: dict[str, Any] = {"": ", ".join(map(str, key))}
-    row |= {p[0]: float(np.mean(values(found, p))) for p in SWEEP}
-    purity = values(found, ("", (*STATS, "purity"), 100))
+    trained = [cell for cell in found if "failed" not in cell]
+    seeds = "" if trained == found else f" ({len(trained)} of {len(found)} seeds)"
+    row: dict[str, Any] = {"": ", ".join(map(str, key)) + seeds}
+    row |= {p[0]: float(np.mean(values(trained, p))) for p in SWEEP}
+    purity = values(trained, ("", (*STATS, "purity"), 100))
     row["purity, each seed"] = ", ".join(map(measure.shown, purity))
     rows.append(row)
   return markdown(rows)

@@ -53,6 +53,7 @@ PROPERTIES: tuple[Place, ...] = (
 )
 ROWS = {  # of the selection's table
   "all": "all 256",
+  "signed": "all 256, before the map",
   "random": "64 at random",
   "random_live": "64 at random of the live",
   "ea_signed": "64 of largest expected activation, signed",

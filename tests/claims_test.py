@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from benchmarks import claims
+from ncl_jax.errors import InputError
 
 SEEDS = 5
 UP = np.array([0.010, 0.012, 0.011, 0.013, 0.009])  # clearly above 0
@@ -80,6 +81,7 @@ def test_all_seen():
     # A little worse is no worse, as long as the margin covers it.
     (5, {("ncl", "linear_probe", "h", "accuracy"): 0.8 - 0.1 * UP}, "seen"),
     (5, {("ncl", "linear_probe", "h", "accuracy"): 0.8 - UP}, "not seen"),
+    (5, {("ncl", "finetune", "h", "accuracy"): 0.799 - NOISE}, "not seen"),
     (5, {("ncl", "finetune", "h", "accuracy"): 0.8 + NOISE}, "undecided"),
     (6, {("ncl", "selection", "ea_signed", "probe"): 0.8 - UP}, "not seen"),
     (6, {("ncl", "selection", "random_live", "probe"): 0.8 - 0.1 * UP}, "undecided"),
@@ -93,6 +95,18 @@ def test_each_claim_can_fail(claim, changes, verdict):
   expected = ["seen"] * 10
   expected[claim] = verdict
   assert verdicts(to=changes) == expected
+
+
+@pytest.mark.parametrize(
+  "missing",
+  [("ncl", "sepin", "f", "sepin@all"), ("untrained", "feature_stats", "f", "purity")],
+)
+def test_a_seed_that_is_missing_is_an_error(missing):
+  values = np.array([0.1, 0.2, 0.3, 0.4, np.nan])
+  with pytest.raises(InputError, match=f"{missing[0]}.*{missing[-1]} needs 5 seeds"):
+    claims.claims(arms(to={missing: values}))
+  with pytest.raises(InputError, match="needs 5 seeds"):
+    claims.claims({arm: rows[:2] for arm, rows in arms().items()})
 
 
 def test_intervals_are_scipys():
@@ -138,6 +152,17 @@ def test_maps(third, expected):
   assert [claim.verdict for claim in found] == expected
 
 
+def test_maps_that_diverged_take_no_part_and_missing_ones_are_an_error():
+  cells = map_cells()
+  cells[-1] = {"settings": cells[-1]["settings"], "failed": "not finite"}
+  worse, best = claims.map_claims(cells)
+  assert (worse.verdict, best.verdict) == ("seen", "seen")
+  assert "exp, seed 2" in worse.figures
+  for few in ([], cells[:8], cells[:-1]):
+    with pytest.raises(InputError, match="8 maps x 3 seeds"):
+      claims.map_claims(few)
+
+
 def test_maps_not_seen():
   cells = copy.deepcopy(map_cells())
   for cell in cells:
@@ -148,7 +173,12 @@ def test_maps_not_seen():
 
 @pytest.mark.parametrize(
   ("sparsity", "behind", "verdict"),
-  [(0.5, 0.009, "seen"), (0.5, 0.011, "undecided"), (0.0, 0.0, "undecided")],
+  [
+    (0.5, 0.009, "seen"),
+    (0.5, 0.01, "seen"),
+    (0.5, 0.011, "undecided"),
+    (0.0, 0.0, "undecided"),
+  ],
 )
 def test_temperatures(sparsity, behind, verdict):
   cells = [
@@ -165,3 +195,8 @@ def test_temperatures(sparsity, behind, verdict):
     if cell["settings"]["loss.map"] == "identity":
       cell["feature_stats"]["f"]["sparsity"] = 0.0
   assert claims.temperature_claim(cells).verdict == verdict
+  for cell in cells:  # whatever the order of the grid
+    cell["settings"] = dict(reversed(cell["settings"].items()))
+  assert claims.temperature_claim(cells).verdict == verdict
+  with pytest.raises(InputError, match="rep_relu"):
+    claims.temperature_claim(cells[:-1])

@@ -6,6 +6,7 @@ import pytest
 from benchmarks import collect, fashion
 from ncl_jax import config as config_lib
 from ncl_jax import writer
+from ncl_jax.errors import InputError
 
 PROBES = {"cl": [0.8123456, 0.7], "ncl": [0.82, 0.74], "untrained": [0.6, 0.61]}
 
@@ -37,20 +38,37 @@ def workdir(tmp_path):
 
 
 def test_collected_lines(workdir):
-  lines = collect.comparison(str(workdir), "abc")
+  lines = collect.comparison({str(workdir): "abc"})
   assert [(line["arm"], line["seed"]) for line in lines] == [
     (arm, seed) for arm in PROBES for seed in (0, 1)
   ]
   first = lines[0]
-  assert first["commit"] == "abc" and first["speed"] == [{"steps": 3}]
+  assert first["speed"] == [{"steps": 3}]
   assert first["changed"] == {"model.width": 8}
   # The last measurement counts, in five digits, without grids and settings.
-  assert first["results"] == {"linear_probe": {"h": {"accuracy": 0.81235}}}
+  seen = {"commit": "abc", "h": {"accuracy": 0.81235}}
+  assert first["results"] == {"linear_probe": seen}
   assert "changed" not in lines[1]
 
 
+def test_what_was_run_again_replaces_what_was_there(workdir, tmp_path):
+  again = tmp_path / "again"
+  again.mkdir()
+  of = {"arm": "ncl", "seed": 1, "program": "linear_probe"}
+  rows = [{"of": of, "result": {"h": {"accuracy": 0.5}}}]
+  writer.write(again / "measured.jsonl", rows)
+  lines = collect.comparison({str(workdir): "abc", str(again): "def"})
+  seen = {(x["arm"], x["seed"]): x["results"]["linear_probe"] for x in lines}
+  assert seen["ncl", 1] == {"commit": "def", "h": {"accuracy": 0.5}}
+  assert seen["ncl", 0]["commit"] == "abc" and len(lines) == 6
+  with pytest.raises(InputError, match="nothing.*no results"):
+    collect.comparison({str(tmp_path / "nothing"): "abc"})
+  with pytest.raises(InputError, match="no results"):
+    fashion.results(tmp_path / "nothing")
+
+
 def test_paired_table(workdir, tmp_path):
-  writer.write(tmp_path / "compare.jsonl", collect.comparison(str(workdir), "abc"))
+  writer.write(tmp_path / "compare.jsonl", collect.comparison({str(workdir): "abc"}))
   arms = fashion.results(tmp_path)
   place = ("probe, %", ("linear_probe", "h", "accuracy"), 100)
   nowhere = ("other", ("knn", "h", "accuracy"), 100)
