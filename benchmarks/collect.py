@@ -1,6 +1,6 @@
 r"""Small, lasting copies of what a comparison and sweeps measured, to be committed.
 
-  python -m benchmarks.collect --compare runs/fashion --commit=HASH \
+  python -m benchmarks.collect --compare runs/fashion --commit HASH \
       --sweeps runs/maps runs/temperatures --out=docs/data/fashion
 
 A line of compare.jsonl is one arm or control with one seed, a line of SWEEP.jsonl one

@@ -10,6 +10,7 @@ stands for. A run that is complete is not made again. Some ten minutes on two co
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import subprocess
@@ -23,7 +24,8 @@ from benchmarks import harder_sets, meaning, measure
 from benchmarks.harder_page import SETS, tables
 from benchmarks.run import ROOT, machine
 from configs import digits
-from ncl_jax import codes, compile_cache, train, writer
+from ncl_jax import checkpoint, codes, compile_cache, ledger, train
+from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
 
@@ -63,13 +65,15 @@ def measured(
   """What the file of a set holds: its rows, and the config of the last run."""
   rows: list[dict[str, Any]] = []
   config: dict[str, Any] = {}
+  known = ledger.Ledger(out / "measured.jsonl")
   for seed in seeds:
-    cl, ncl = (fit(name, method, seed, out, flags) for method in ("cl", "ncl"))
-    file = out / f"{name}-seed{seed}.jsonl"
-    if not file.exists():
-      writer.write(file, evaluate(name, opened(name, cl), opened(name, ncl)))
-    rows += writer.read(file)
-    config = json.loads((ncl / "config.json").read_text())
+    cl, ncl = (
+      opened(name, fit(name, method, seed, out, flags)) for method in ("cl", "ncl")
+    )
+    # Measured anew for other weights, settings or code.
+    of = {"set": name, "seed": seed, "commit": commit(), "runs": digests(cl, ncl)}
+    rows += known.get(of, functools.partial(evaluated, name, cl, ncl))["rows"]
+    config = json.loads((ncl.path / "config.json").read_text())
   # Where the file lies is nobody's concern.
   kind, _, path = config["data"]["source"].partition(":")
   config["data"]["source"] = f"{kind}:{pathlib.Path(path).name}"
@@ -81,6 +85,14 @@ def measured(
     "config": config,
     "rows": rows,
   }
+
+
+def digests(*runs: program.Run) -> list[str]:
+  """Of the settings and weights of runs."""
+  return [
+    checkpoint.digest({config_lib.to_json(run.config): run.variables})[:16]
+    for run in runs
+  ]
 
 
 def commit() -> str:
@@ -119,6 +131,11 @@ def opened(name: str, run: pathlib.Path) -> program.Run:
     folder = pathlib.Path(found.config.data.source.partition(":")[2]).parent
     found = dataclasses.replace(found, source=harder_sets.emoji(folder, found.source))
   return found
+
+
+def evaluated(name: str, cl: program.Run, ncl: program.Run) -> dict[str, Any]:
+  """{"rows": what `evaluate` gives}."""
+  return {"rows": evaluate(name, cl, ncl)}
 
 
 def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any]]:

@@ -28,8 +28,8 @@ FOLDER = "checkpoints"
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
 
-  What a kill left half-written is removed, and what a copy left half-copied put aside,
-  so one run at a time may hold them.
+  What a copy left half-copied is put aside, and what a kill left half-written removed
+  at the first save or restore, so one run at a time may hold them.
 
   Args:
     workdir: of the run; the checkpoints lie in its folder `checkpoints`.

@@ -79,13 +79,20 @@ def compare(
       f"with the map {config.loss.map}"
     )
   checks.choice("controls", against, CONTROLS)
-  for name in (*(programs or ()), *(control_programs or ())):
+  for name in programs or ():
     checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
+  if control_programs is not None:
+    allowed = [x for x in programs or evaluators.PROGRAMS if x in evaluators.PROGRAMS]
+    for name in control_programs:
+      checks.choice("control program", name, allowed)
+    if not control_programs:
+      raise InputError(f"no control program: at least one of {', '.join(allowed)}")
   config_lib.validate(config)
   root = pathlib.Path(workdir).expanduser().resolve()
   source = workdir_lib.load_source(config)
   if programs is None:
-    programs = evaluators.applicable(bool(source.num_classes)) + evaluators.PAIRED
+    programs = evaluators.applicable(bool(source.num_classes), source.texts)
+    programs += evaluators.PAIRED
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:

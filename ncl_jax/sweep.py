@@ -220,7 +220,7 @@ def _measured(
     return checkpoint.digest({settings: opened.variables})[:16]
 
   found: dict[str, Any] = {"step": step}
-  applicable = evaluators.applicable(bool(source.num_classes))
+  applicable = evaluators.applicable(bool(source.num_classes), source.texts)
   for name in (name for name in programs if name in applicable):
     module, options = evaluators.PROGRAMS[name]
     if name in evaluators.RESUMABLE:

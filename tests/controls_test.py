@@ -237,6 +237,11 @@ def test_controls_that_are_trained_are_cl_but_for_one_setting(pair):
   assert set(compare.TRAINED) == {"cl_l1", "cl_narrow"}
   with pytest.raises(InputError, match="controls.*'some'.*trained"):
     compare.compare(given, "unused", seeds=1, against="some")
+  for wrong in (("knn",), ("axes",), ()):
+    with pytest.raises(InputError, match="control program.*retrieval"):
+      compare.compare(
+        given, "unused", seeds=1, programs=("retrieval",), control_programs=wrong
+      )
 
 
 def test_the_papers_numbers_stand_beside_its_data_and_network_alone():

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from ncl_jax import config as config_lib
 from ncl_jax import data
 from ncl_jax.data import texts
 from ncl_jax.errors import InputError
+from ncl_jax.evaluators import finetune, robustness, sepin
 
 RANDOM = np.random.default_rng(0)
 
@@ -81,6 +83,9 @@ def test_pairs_of_texts(tmp_path):
   arrays = write(tmp_path / "set.npz", **of_texts())
   source = data.load(f"pairs:{tmp_path / 'set.npz'}")
   assert source.texts and source.class_names == ("cat", "dog")
+  for module in (robustness, finetune, sepin):
+    with pytest.raises(InputError, match="holds texts and.* changes images.*knn"):
+      module.evaluate(config_lib.defaults(), None, source, None)
   for name, given in NAMES.items():
     split = source.split(name)
     np.testing.assert_array_equal(split.captions, arrays[f"{name}_captions"])

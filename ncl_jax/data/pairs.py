@@ -41,6 +41,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   arrays = arrays_lib.read(path)
   texts = any(key in arrays for key in ("train_texts", "texts"))
   first = "texts" if texts else "images"
+  if texts and any(key in arrays for key in ("train_images", "images")):
+    raise InputError(f"{path} has images and texts: only one of them is paired")
   whole = f"train_{first}" not in arrays and first in arrays
   prefixes = {"all": ""} if whole else {"train": "train_", "test": "test_"}
   kinds = [k for k in KINDS if any(p + k in arrays for p in prefixes.values())]

@@ -21,10 +21,13 @@ WITHOUT_LABELS = ("feature_stats", "sepin")
 RESUMABLE = ("linear_probe_sgd", "finetune", "finetune_10", "finetune_1")
 # Those that need a network, and not only features.
 NEED_NETWORK = ("sepin", *RESUMABLE)
+# Those that crop, blur or corrupt images, of which texts have none.
+CHANGE_IMAGES = ("robustness", *NEED_NETWORK)
 # Those that compare a run with the same of another seed.
 PAIRED = ("axes",)
 
 
-def applicable(labelled: bool) -> tuple[str, ...]:
-  """The programs that data with, or without, labels allow."""
-  return tuple(name for name in PROGRAMS if labelled or name in WITHOUT_LABELS)
+def applicable(labelled: bool, texts: bool = False) -> tuple[str, ...]:
+  """The programs that data allow: with or without labels, images or texts."""
+  found = PROGRAMS if labelled else WITHOUT_LABELS
+  return tuple(name for name in found if not (texts and name in CHANGE_IMAGES))

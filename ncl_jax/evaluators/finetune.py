@@ -43,6 +43,7 @@ def evaluate(
     InputError: if the data have no labels.
   """
   program.need_labels(source, "finetune")
+  program.need_images(source, "finetune")
   recipe = recipe or recipe_lib.for_stem(
     config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
   )

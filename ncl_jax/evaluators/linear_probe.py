@@ -69,6 +69,7 @@ def evaluate(
   for layer in layers:
     checks.choice("layer", layer, program.ALL_LAYERS)
   if protocol == "sgd":
+    program.need_images(source, "linear_probe by sgd")
     recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=SGD_EPOCHS)
     return _by_sgd(recipe, config, variables, source, mesh, layers, folder)
   train = program.extract(config, variables, source, "train", mesh)

@@ -210,7 +210,9 @@ def run_all(
     checks.choice("program", name, tuple(evaluators.PROGRAMS))
   opened = open_run(workdir, step, source)
   if programs is None:
-    programs = evaluators.applicable(bool(opened.source.num_classes))
+    programs = evaluators.applicable(
+      bool(opened.source.num_classes), opened.source.texts
+    )
   rows, failed = attempt(
     programs, functools.partial(evaluate, opened=opened), opened.path / "eval"
   )
@@ -279,6 +281,20 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
         logging.info("step %d, %s: %s", opened.step, part, shown)
     logging.info("written to %s", folder / f"{name}.jsonl")
   return row
+
+
+def need_images(source: Source, program: str) -> None:
+  """Stops a program that changes images where the data are texts.
+
+  Raises:
+    InputError: if they are.
+  """
+  if source.texts:
+    allowed = [x for x in evaluators.PROGRAMS if x not in evaluators.CHANGE_IMAGES]
+    raise InputError(
+      f"{source.name} holds texts and {program} changes images: "
+      f"{', '.join(allowed)} take texts"
+    )
 
 
 def need_labels(source: Source, program: str) -> None:

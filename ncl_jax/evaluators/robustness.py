@@ -52,6 +52,7 @@ def evaluate(
     InputError: if the data have no labels, or another set no class of ours.
   """
   program.need_labels(source, "robustness")
+  program.need_images(source, "robustness")
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   ood = tuple(config.eval.ood) if ood is None else ood

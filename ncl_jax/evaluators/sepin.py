@@ -39,6 +39,7 @@ def evaluate(
   Raises:
     InputError: if there are fewer than 4 test images.
   """
+  program.need_images(source, "sepin")
   if source.num_examples("test") < 4:
     raise InputError(
       f"sepin on {source.num_examples('test')} test images: at least 4 make two halves "
