@@ -258,7 +258,8 @@ def sweep(cells: Sequence[dict[str, Any]]) -> list[str]:
     trained = [cell for cell in found if "failed" not in cell]
     seeds = "" if trained == found else f" ({len(trained)} of {len(found)} seeds)"
     row: dict[str, Any] = {"": ", ".join(map(str, key)) + seeds}
-    row |= {p[0]: float(np.mean(values(trained, p))) for p in SWEEP}
+    means = {p[0]: float(np.mean(values(trained, p))) for p in SWEEP}
+    row |= {name: mean for name, mean in means.items() if np.isfinite(mean)}
     purity = values(trained, ("", (*STATS, "purity"), 100))
     row["purity, each seed"] = ", ".join(map(measure.shown, purity))
     rows.append(row)
