@@ -54,7 +54,8 @@ def main() -> None:
       for seed in range(flags.seeds):
         run = fit(kind, method, seed, out, flags)
         rows.append(
-          {"kind": kind, "method": method, "seed": seed} | numbers(kind, result(run))
+          {"kind": kind, "method": method, "seed": seed}
+          | numbers(KINDS[kind], result(run))
         )
   measure.finish("CL beside NCL, two towers", rows, str(out / "pairs.json"))
   text = "\n".join(tables(out))
@@ -86,12 +87,17 @@ def result(run: pathlib.Path) -> dict[str, Any]:
   return writer.read(file)[-1]
 
 
-def numbers(kind: str, row: dict[str, Any]) -> dict[str, float]:
-  """The numbers that are compared: shares in per cent."""
+def numbers(towers: tuple[str, str], row: dict[str, Any]) -> dict[str, float]:
+  """The numbers that are compared: shares in per cent.
+
+  Args:
+    towers: their names in the result.
+    row: what `launch.pairs` wrote.
+  """
   found = {name: 100 * value for name, value in row["recall"].items()}
   for name, value in row.get("zero_shot", {}).items():
     found[f"zero-shot {name}"] = 100 * value
-  for tower in KINDS[kind]:
+  for tower in towers:
     for name, factor in FIGURES.items():
       found[f"{name}, {tower}"] = factor * row[tower][name]
   return found

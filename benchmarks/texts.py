@@ -44,7 +44,9 @@ def main() -> None:
   for seed in map(int, flags.seeds.split(",")):
     for method in pairs.METHODS:
       run = fit(method, seed, out, data, flags.epochs)
-      rows.append({"method": method, "seed": seed} | numbers(pairs.result(run)))
+      rows.append(
+        {"method": method, "seed": seed} | pairs.numbers(SIDES, pairs.result(run))
+      )
   measure.finish("CL beside NCL, two text towers", rows, str(out / "texts.json"))
   text = "\n".join(tables(out))
   (out / "tables.md").write_text(text + "\n")
@@ -81,17 +83,6 @@ def words_in_common(data: pathlib.Path) -> dict[str, float]:
   for (one, two), (x, y) in ((SIDES, (f, g)), (SIDES[::-1], (g, f))):
     recall = metrics.pair_recall(x, y, groups, evaluator.KS)
     found |= {f"{one}_to_{two}@{k}": 100 * value for k, value in recall.items()}
-  return found
-
-
-def numbers(row: dict[str, Any]) -> dict[str, float]:
-  """The numbers that are compared: shares in per cent."""
-  found = {name: 100 * value for name, value in row["recall"].items()}
-  for name, value in row["zero_shot"].items():
-    found[f"zero-shot {name}"] = 100 * value
-  for side in SIDES:
-    for name, factor in pairs.FIGURES.items():
-      found[f"{name}, {side}"] = factor * row[side][name]
   return found
 
 

@@ -75,6 +75,8 @@ def test_all_seen():
     (1, {("ncl", "feature_stats", "f", "purity"): 0.6 - UP}, "not seen"),
     (1, {("cl_varimax_map", "feature_stats", "f", "purity"): 0.8 + UP}, "undecided"),
     (2, {("ncl", "feature_stats", "f", "orthogonality"): 0.1 + UP}, "not seen"),
+    # The mean is on the right side, the interval is not.
+    (2, {("ncl", "feature_stats", "f", "orthogonality"): 0.1 - NOISE}, "undecided"),
     (3, {("ncl", "sepin", "f", "sepin@10"): 0.1 + NOISE}, "undecided"),
     (3, {("ncl", "sepin", "f", "sepin@1"): 0.1 - UP}, "not seen"),
     (4, {("ncl", "sepin", "f", "sepin@all"): 0.01 + UP}, "not seen"),
