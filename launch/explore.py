@@ -4,7 +4,8 @@
 
 One HTML file, WORKDIR/explorer.html, that needs no network: what activates each
 dimension of f, why an image has the code that it has, and which images are near it and
-by which dimensions. With --versus a switch shows the other run, such as CL beside NCL.
+by which dimensions; of a vision transformer, what it looks at. With --versus a switch
+shows the other run, such as CL beside NCL.
 """
 
 from absl import flags

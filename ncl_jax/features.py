@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ncl_jax import augment, models, nonneg, numerics, towers
+from ncl_jax import augment, models, nonneg, numerics, towers, vit
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -144,6 +144,39 @@ def extract_two_views(
   return one, other
 
 
+def attention(
+  backbone: vit.ViT,
+  variables: Any,
+  source: Source,
+  split: str,
+  *,
+  view: augment.AugmentConfig,
+  mesh: Mesh,
+  batch_size: int,
+) -> np.ndarray:
+  """What a vision transformer looks at in each image of a split: `vit.attention`.
+
+  Args:
+    backbone: of the model.
+    variables: of the model, as in `extract`.
+    source: the data.
+    split: "train", "test", ...
+    view: for `augment.eval_view`.
+    mesh: as in `extract`.
+    batch_size: images in flight; the result does not depend on it.
+
+  Returns:
+    [N, heads, rows, columns] float32, patches of the view that evaluation sees.
+  """
+  whole = sharding_lib.replicated(mesh)
+
+  def forward(variables, batch):
+    return _attention(backbone, view, whole, variables, batch)
+
+  columns = _collect(forward, variables, source, split, mesh, batch_size)
+  return columns["attention"]
+
+
 def _collect(
   forward: Callable[[Any, Any], Any],
   variables: Any,
@@ -173,6 +206,15 @@ def _collect(
 def _forward(model, view, whole, variables, batch):
   images = augment.eval_view(batch["image"], view)
   return _embed(model, whole, variables, images, batch)
+
+
+@jax.jit(static_argnums=(0, 1, 2))
+def _attention(backbone, view, whole, variables, batch):
+  images = augment.eval_view(batch["image"], view)
+  maps = vit.attention(backbone, variables["params"]["backbone"], images)
+  return jax.lax.with_sharding_constraint(
+    {"attention": maps, "mask": batch["mask"]}, whole
+  )
 
 
 @jax.jit(static_argnums=(0, 1, 2))

@@ -82,8 +82,9 @@ class Attention(nn.Module):
       for name in ("query", "key", "value")
     )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.width**-0.5
-    share = jax.nn.softmax(at_least_float32(scores)).astype(v.dtype)
-    y = jnp.einsum("bhqk,bkhd->bqhd", share, v).reshape(x.shape)
+    share = jax.nn.softmax(at_least_float32(scores))
+    self.sow("intermediates", "share", share)  # kept only for `attention`
+    y = jnp.einsum("bhqk,bkhd->bqhd", share.astype(v.dtype), v).reshape(x.shape)
     return _dense(x.shape[-1], self.dtype, "out")(y)
 
 
@@ -177,6 +178,29 @@ class ViT(nn.Module):
       x = block(self.heads, self.width, self.dtype, name=f"layer{i + 1:02}")(x)
     x = at_least_float32(_norm(self.dtype, "norm")(x))
     return x[:, 0] if token else jnp.mean(x, axis=1)
+
+
+def attention(model: ViT, params: Any, images: jax.Array) -> jax.Array:
+  """Which patches the last block looks at, head by head.
+
+  Args:
+    model: the backbone.
+    params: its own, without those of a projector.
+    images: [B, size, size, C].
+
+  Returns:
+    [B, heads, size / patch, size / patch] float32: shares of the class token's
+    attention that go to each patch, the rest stays with the token; with `pool` "mean"
+    the mean of what all patches give, which sums to 1.
+
+  Reference: Caron et al. 2021 (arXiv:2104.14294), figure 1.
+  """
+  _, kept = model.apply({"params": params}, images, mutable=["intermediates"])
+  (share,) = kept["intermediates"][f"layer{model.depth:02}"]["attention"]["share"]
+  token = model.pool == "class_token"
+  share = share[:, :, 0, 1:] if token else jnp.mean(share, axis=2)
+  side = model.size // model.patch
+  return share.reshape(*share.shape[:2], side, side)
 
 
 def vit_tiny(size: int, width: int = 64, **settings: Any) -> ViT:

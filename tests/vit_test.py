@@ -1,15 +1,20 @@
 """Vision transformers: published sizes, a numpy attention, and training with one."""
 
+import base64
+import json
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
+from ncl_jax import augment, train, vit, writer
 from ncl_jax import config as config_lib
-from ncl_jax import train, vit, writer
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import knn, program
+from ncl_jax.explorer import runs
 
 CLASSIFIER = 1000  # ImageNet's, which the published counts include
 
@@ -51,11 +56,14 @@ def dense(x, p):
 
 
 def by_hand(p, x, model):
-  """The definition, one image, one patch and one head at a time; class token."""
+  """The definition, one image, one patch and one head at a time; class token.
+
+  Features h, and the shares of attention in the last block [B, heads, T, T].
+  """
   from scipy.special import erf
 
   side, patch = model.size // model.patch, model.patch
-  out = []
+  out, shares = [], []
   for image in x:
     tokens = [p["class_token"]]
     for i in range(side):
@@ -65,17 +73,19 @@ def by_hand(p, x, model):
     t = np.stack(tokens) + p["positions"]
     for depth in range(model.depth):
       block = p[f"layer{depth + 1:02}"]
-      y, heads = norm(t, block["norm1"]), []
+      y, heads, looks = norm(t, block["norm1"]), [], []
       q, k, v = (dense(y, block["attention"][n]) for n in ("query", "key", "value"))
       for h in range(model.heads):
         own = slice(h * model.width, (h + 1) * model.width)
         s = np.exp(q[:, own] @ k[:, own].T / np.sqrt(model.width))
-        heads.append(s / s.sum(1, keepdims=True) @ v[:, own])
+        looks.append(s / s.sum(1, keepdims=True))
+        heads.append(looks[-1] @ v[:, own])
       t = t + dense(np.concatenate(heads, 1), block["attention"]["out"])
       y = dense(norm(t, block["norm2"]), block["linear1"])
       t = t + dense(y * (1 + erf(y / np.sqrt(2))) / 2, block["linear2"])
     out.append(norm(t, p["norm"])[0])
-  return np.stack(out)
+    shares.append(looks)
+  return np.stack(out), np.stack(shares)
 
 
 def test_equals_the_definition(x64):
@@ -83,7 +93,13 @@ def test_equals_the_definition(x64):
   x = np.random.default_rng(0).normal(size=(3, 8, 8, 2))
   params, h = forward(model, x)
   params = jax.tree.map(np.asarray, params)
-  np.testing.assert_allclose(h, by_hand(params, x, model), rtol=1e-10, atol=1e-12)
+  expected, shares = by_hand(params, x, model)
+  np.testing.assert_allclose(h, expected, rtol=1e-10, atol=1e-12)
+  # What the class token looks at, patches row by row.
+  maps = vit.attention(model, params, x)
+  assert maps.shape == (3, 3, 2, 2)
+  np.testing.assert_allclose(maps.reshape(3, 3, 4), shares[:, :, 0, 1:], rtol=1e-10)
+  assert np.ptp(maps, axis=(2, 3)).min() > 1e-4  # else any order of them would do
 
 
 def test_fixed_positions_tell_patches_apart_and_no_two_alike(x64):
@@ -110,6 +126,11 @@ def test_the_mean_is_over_the_patches_and_float32(positions):
   assert np.abs(turned - h).max() > 1e-3
   kept = jax.jit(model.clone(remat=True).apply)({"params": params}, x)
   np.testing.assert_allclose(kept, h, atol=0.05)
+  # Without a token: what all patches look at, in the mean.
+  for same in (model, model.clone(remat=True)):
+    maps = np.asarray(vit.attention(same, params, x))
+    assert maps.shape == (3, 3, 2, 2) and maps.dtype == np.float32
+    np.testing.assert_allclose(maps.sum((2, 3)), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +157,8 @@ def test_it_trains_resumes_and_is_evaluated_like_any_backbone(tmp_path, monkeypa
   small = vit.vit_tiny
   monkeypatch.setattr(vit, "vit_tiny", lambda *a, **k: small(*a, **k).clone(depth=1))
   config, source = tiny.config("ncl"), tiny.source()
+  config.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz')}"
+  config.augment.eval_crop = 0.75
   config.model.update(backbone="vit_tiny", width=4, patch=2, pool="mean")
   config.optimizer.update(name="adamw", learning_rate=0.1, weight_decay=0.1)
   config.train.epochs = 16
@@ -148,3 +171,19 @@ def test_it_trains_resumes_and_is_evaluated_like_any_backbone(tmp_path, monkeypa
   result = knn.evaluate(opened.config, opened.variables, source, opened.mesh)
   assert result["h"]["accuracy"] > 0.9  # upper and lower halves
   assert config_lib.widths(opened.config)["h"] == 12
+  # The explorer shows what it looks at, of each image once, whatever the batch.
+  page = runs.explore(path, out=tmp_path / "e.html").read_text("utf-8")
+  found = re.search(r'id="data">(.*?)</script>', page)
+  (side,) = json.loads(found[1])["sides"]
+  assert side["grid"] == [3, 3] and side["seen"] == 0.75
+  packed = side["arrays"]["attention"]
+  shown = np.frombuffer(base64.b64decode(packed["data"]), "u1")
+  maps = vit.attention(
+    config_lib.model(opened.config).backbone,
+    opened.variables["params"]["backbone"],
+    augment.eval_view(
+      source.split("test").images, config_lib.augmentation(opened.config)
+    ),
+  )
+  relative = 255 * np.asarray(maps / maps.max((2, 3), keepdims=True))
+  np.testing.assert_allclose(shown.reshape(maps.shape), relative, atol=0.51)

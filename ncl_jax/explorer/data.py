@@ -10,6 +10,9 @@ from ncl_jax.data.source import Images
 IMAGES = 10_000  # more would make the page too large to open
 TOP = 24  # images shown of a dimension
 TEXTS = 12  # words shown of a dimension, and captions
+PATCHES = (
+  4 << 20
+)  # values of attention of all heads; where they are more, of their mean
 KEPT = 16  # values kept of an image's code
 NEIGHBOURS = 8
 CLASSES = 10  # bars of a class histogram
@@ -29,6 +32,8 @@ class Side:
     words: of two towers, the text tower's f of the exploration's words [M, D].
     captions: likewise of its captions [N, D].
     partners: of pairs of images, f of the partners [N, D].
+    attention: of a vision transformer, `vit.attention` [N, heads, rows, columns].
+    seen: share of the shorter side that the network sees, a square in the middle.
   """
 
   label: str
@@ -37,6 +42,8 @@ class Side:
   words: np.ndarray | None = None
   captions: np.ndarray | None = None
   partners: np.ndarray | None = None
+  attention: np.ndarray | None = None
+  seen: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Exploration:
     given |= {"texts": self.texts or None}
     for side in self.sides:
       given[f"features of {side.label!r}"] = side.f
-      for what in ("captions", "partners"):
+      for what in ("captions", "partners", "attention"):
         given[f"{what} of {side.label!r}"] = getattr(side, what)
       if side.words is not None and len(side.words) != len(self.words):
         raise ValueError(
@@ -203,6 +210,22 @@ def neighbours(f: np.ndarray) -> dict[str, np.ndarray]:
     near.append(found[0])
     values.append(found[1])
   return {"near": np.concatenate(near), "near_values": np.concatenate(values)}
+
+
+def looked_at(attention: np.ndarray) -> np.ndarray:
+  """Attention in a byte a patch, of each head where that fits in `PATCHES` bytes.
+
+  Args:
+    attention: [N, heads, rows, columns], at least 0.
+
+  Returns:
+    uint8 of the same shape, or [N, 1, rows, columns] of the mean of the heads; 255 is
+    the most that any patch of the image gets from that head.
+  """
+  if attention.size > PATCHES:
+    attention = attention.mean(axis=1, keepdims=True)
+  most = attention.max(axis=(2, 3), keepdims=True)
+  return np.rint(255 * attention / np.where(most > 0, most, 1)).astype(np.uint8)
 
 
 def strongest(

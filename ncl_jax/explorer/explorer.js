@@ -3,7 +3,7 @@
 // data enter the page as text nodes and attributes, never as markup.
 (() => {
 const $ = (id) => document.getElementById(id);
-const ARRAYS = { i2: Int16Array, i4: Int32Array, f4: Float32Array };
+const ARRAYS = { u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array };
 const SCALE = 32767;
 const PAGE = 60;
 const data = JSON.parse($("data").textContent);
@@ -54,8 +54,8 @@ const sides = data.sides.map(() => null);
 
 function load(index) {
   if (sides[index]) return sides[index];
-  const { label, dimensions, arrays } = data.sides[index];
-  const side = { label, dimensions };
+  const { label, dimensions, arrays, grid, seen } = data.sides[index];
+  const side = { label, dimensions, grid, seen };
   for (const key of Object.keys(arrays)) side[key] = unpack(arrays[key]);
   side.purity = new Float32Array(dimensions);
   side.majority = new Int32Array(dimensions);
@@ -452,6 +452,35 @@ function beside(side, d, majority) {
   return out;
 }
 
+// The image as each head of the last layer sees it: what it looks at least is darkest.
+function attention(side, n) {
+  if (!side.attention) return [];
+  const [down, across] = side.grid;
+  const maps = row(side.attention, n);
+  const size = 96;
+  const scale = size / Math.max(width, height);
+  const square = side.seen * Math.min(width, height) * scale;
+  const heads = [];
+  for (let start = 0; start < maps.length; start += down * across) {
+    const canvas = el("canvas", { width: across, height: down, "aria-hidden": "true" });
+    const context = canvas.getContext("2d");
+    const shade = context.createImageData(across, down);
+    for (let i = 0; i < down * across; i++) shade.data[4 * i + 3] = 0.85 * (255 - maps[start + i]);
+    context.putImageData(shade, 0, 0);
+    canvas.style.width = canvas.style.height = `${square}px`;
+    canvas.style.left = `${(width * scale - square) / 2}px`;
+    canvas.style.top = `${(height * scale - square) / 2}px`;
+    const picture = thumb(n, size);
+    picture.classList.add("seen");
+    picture.append(canvas);
+    heads.push(picture);
+  }
+  const what = heads.length > 1 ? `its ${heads.length} heads, each for itself` : "all heads together";
+  return [el("h3", {}, "What the network looks at"),
+    el("p", { class: "soft" }, `Attention of the last layer, ${what}: the darker, the less.`),
+    el("div", { class: "grid" }, ...heads)];
+}
+
 function image(n) {
   const side = load(state.side);
   const own = code(side, n);
@@ -467,6 +496,7 @@ function image(n) {
         el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
         el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
           + `in the ${own.length} below.`))),
+    ...attention(side, n),
     el("h3", {}, "Why this code"),
   ];
   if (!own.length) out.push(el("p", {}, "The code is empty: no dimension is active."));

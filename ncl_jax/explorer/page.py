@@ -14,7 +14,7 @@ from ncl_jax.explorer import data, thumbnails
 from ncl_jax.explorer.data import Exploration
 
 # Names that the page's script knows; little-endian, as all browsers are.
-_TYPES = {"i2": "<i2", "i4": "<i4", "f4": "<f4"}
+_TYPES = {"u1": "u1", "i2": "<i2", "i4": "<i4", "f4": "<f4"}
 
 
 def as_html(exploration: Exploration) -> str:
@@ -126,7 +126,13 @@ def _side(
   }
   if side.sepin is not None:
     arrays["sepin"] = _pack(side.sepin, "f4")
-  return {"label": side.label, "dimensions": f.shape[1], "arrays": arrays}
+  shown = {"label": side.label, "dimensions": f.shape[1], "arrays": arrays}
+  if side.attention is not None:
+    maps = data.looked_at(side.attention)
+    arrays["attention"] = _pack(maps.reshape(len(maps), -1), "u1")
+    # The grid of a map, and which part of the image it covers.
+    shown |= {"grid": list(maps.shape[2:]), "seen": side.seen}
+  return shown
 
 
 def _pack(array: np.ndarray, kind: str) -> dict[str, Any]:

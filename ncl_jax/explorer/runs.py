@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ncl_jax import explorer
+from ncl_jax import config as config_lib
+from ncl_jax import explorer, features
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
@@ -115,7 +116,20 @@ def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explore
   parts = run.config, run.variables, run.source
   f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.map)
   scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
-  return explorer.Side(label, f[ids], scores)
+  side = explorer.Side(label, f[ids], scores)
+  if run.config.model.backbone not in config_lib.VITS:
+    return side
+  maps = features.attention(
+    config_lib.model(run.config).backbone,
+    run.variables,
+    run.source,
+    "test",
+    view=config_lib.augmentation(run.config),
+    mesh=run.mesh,
+    batch_size=run.config.eval.batch_size,
+  )
+  seen = run.config.augment.eval_crop
+  return dataclasses.replace(side, attention=maps[ids], seen=seen)
 
 
 def _others(

@@ -112,6 +112,30 @@ def test_sorts(page):
   assert shown == sorted(shown, reverse=True)
 
 
+def test_shows_what_a_transformer_looks_at(page, tmp_path):
+  page.open(explorer.write(tmp_path / "e.html", example.transformers()).as_uri())
+  page.click("tbody .link")
+  assert page.run("document.querySelectorAll('canvas').length") == 0
+  page.click("#detail .thumb")
+  at = int(page.run("document.querySelector('#detail .thumb').dataset.image"))
+  alpha = (
+    "[...document.querySelectorAll('#detail canvas')].map((c) => [...c.getContext('2d')"
+    ".getImageData(0, 0, 3, 3).data].filter((_, i) => i % 4 === 3))"
+  )
+  first, second = page.run(alpha)
+  assert [i for i, x in enumerate(first) if x == 0] == [at % 9]
+  assert set(first) == {0, round(0.85 * (255 - 128))} and set(second) == {0}
+  # The square in the middle that the network sees: 12 pixels, shown 96 wide.
+  box = page.run(
+    "(() => { const c = document.querySelector('#detail canvas');"
+    " const inner = c.getBoundingClientRect();"
+    " const outer = c.parentElement.getBoundingClientRect();"
+    " return [inner.x - outer.x, inner.y - outer.y, inner.width, inner.height]; })()"
+  )
+  assert box == [12, 12, 72, 72]
+  assert "its 2 heads" in page.text("#detail")
+
+
 def test_filters(page):
   fill(page, "#filter", "ALERT")
   assert set(column(page, 3)) == {example.NAMES[1]}

@@ -129,11 +129,27 @@ def test_some_images_are_the_same_ones_each_time():
   assert (np.diff(chosen) > 40).any()  # not only the first
 
 
+def test_attention_is_relative_and_of_the_mean_head_where_it_is_too_much(monkeypatch):
+  maps = np.random.default_rng(0).uniform(size=(5, 2, 3, 3))
+  maps[4, 1] = 0  # a head that looks at its own token alone
+  shown = data.looked_at(maps)
+  for n, head in np.ndindex(5, 2):
+    one = maps[n, head]
+    expected = 255 * one / max(one.max(), 1e-9)
+    np.testing.assert_allclose(shown[n, head], expected, atol=0.501)
+  monkeypatch.setattr(data, "PATCHES", maps.size - 1)
+  fewer = data.looked_at(maps)
+  assert fewer.shape == (5, 1, 3, 3)
+  np.testing.assert_array_equal(fewer, data.looked_at(maps.mean(1)[:, None]))
+
+
 def test_counts_that_do_not_fit_are_refused():
   with pytest.raises(ValueError, match="labels: 39 rows for 40 images"):
     example.make(labels=LABELS[:39])
   with pytest.raises(ValueError, match="features of 'x': 2 rows for 40"):
     example.make(sides=(Side("x", DENSE[:2]),))
+  with pytest.raises(ValueError, match="attention of 'x': 3 rows for 40"):
+    example.make(sides=(Side("x", DENSE, attention=np.ones((3, 1, 2, 2))),))
   with pytest.raises(ValueError, match="1 side or more"):
     Exploration("", example.images(), LABELS, (), ())
   with pytest.raises(ValueError, match="captions: 3 rows for 40 images"):

@@ -47,6 +47,20 @@ def make(**changes) -> Exploration:
   return Exploration(**fields | changes)
 
 
+def transformers() -> Exploration:
+  """The same of a transformer with two heads, which sees three quarters of an image.
+
+  The first looks at the patch whose number is the image's, modulo 9, and half as much
+  at all others; the second at all alike.
+  """
+  _, _, sparse = codes()
+  maps = np.ones((40, 2, 9))
+  maps[:, 0] = 0.5
+  maps[np.arange(40), 0, np.arange(40) % 9] = 1
+  maps = maps.reshape(40, 2, 3, 3)
+  return make(sides=(Side("NCL", sparse, attention=maps, seen=0.75),))
+
+
 WORDS = ("</script>", "shoe", "נעל", "<b>")
 
 
