@@ -452,7 +452,7 @@ function beside(side, d, majority) {
   return out;
 }
 
-// The image as each head of the last layer sees it: what it looks at least is darkest.
+// What each head of the last layer looks at, in orange upon the image.
 function attention(side, n) {
   if (!side.attention) return [];
   const [down, across] = side.grid;
@@ -465,7 +465,9 @@ function attention(side, n) {
     const canvas = el("canvas", { width: across, height: down, "aria-hidden": "true" });
     const context = canvas.getContext("2d");
     const shade = context.createImageData(across, down);
-    for (let i = 0; i < down * across; i++) shade.data[4 * i + 3] = 0.85 * (255 - maps[start + i]);
+    for (let i = 0; i < down * across; i++) {
+      shade.data.set([255, 110, 0, 0.8 * maps[start + i]], 4 * i);
+    }
     context.putImageData(shade, 0, 0);
     canvas.style.width = canvas.style.height = `${square}px`;
     canvas.style.left = `${(width * scale - square) / 2}px`;
@@ -477,7 +479,7 @@ function attention(side, n) {
   }
   const what = heads.length > 1 ? `its ${heads.length} heads, each for itself` : "all heads together";
   return [el("h3", {}, "What the network looks at"),
-    el("p", { class: "soft" }, `Attention of the last layer, ${what}: the darker, the less.`),
+    el("p", { class: "soft" }, `Attention of the last layer, ${what}: the stronger the orange, the more.`),
     el("div", { class: "grid" }, ...heads)];
 }
 
