@@ -185,7 +185,7 @@ def lars(
     def scaled(g: jax.Array, p: jax.Array) -> jax.Array:
       if exclude_1d and p.ndim == 1:
         return g
-      size, slope = (jnp.linalg.norm(at_least_float32(a).ravel()) for a in (p, g))
+      size, slope = (_norm(at_least_float32(a)) for a in (p, g))
       ratio = trust_coefficient * size / (slope + weight_decay * size + 1e-8)
       if clip:
         # rate < ratio says the same as ratio / rate > 1 and allows a rate of 0.
@@ -199,6 +199,11 @@ def lars(
     return updates, LarsState(state.step + 1, moved)
 
   return optax.GradientTransformation(init, update)
+
+
+def _norm(a: jax.Array) -> jax.Array:
+  # What `jnp.linalg.norm` computes, too, in a third of its time to trace.
+  return jnp.sqrt(jnp.sum(a * a))
 
 
 def sgd(
