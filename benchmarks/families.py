@@ -26,6 +26,7 @@ from benchmarks import measure
 from benchmarks.family_tables import WIDTH, best, tables
 from configs import fashion_mnist
 from ncl_jax import codes, compile_cache, families, features, metrics, train, writer
+from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
@@ -34,9 +35,10 @@ from ncl_jax.evaluators import feature_stats, program
 METHODS = ("cl", "ncl", *(n + end for n in families.NAMES for end in ("", "_ncl")))
 # Further cells, of NCL with its learning rate: where its map is.
 PLACES: dict[str, dict[str, Any]] = {
-  "first 64": {"map_dims": 64},
-  "first 128": {"map_dims": 128},
-  "annealed": {"map_anneal_epochs": 0.5},  # times the epochs
+  "first 64": {"loss.map_dims": 64},
+  "first 128": {"loss.map_dims": 128},
+  "annealed": {"loss.map_anneal_epochs": 0.5},  # times the epochs
+  "learnt": {"loss.map": "identity", "model.projector_slopes": True},
 }
 HELD_OUT = 5000  # training images that choose the learning rate
 
@@ -103,10 +105,9 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   config.optimizer.warmup_epochs = 0.1 * flags.epochs
   # Few grey pixels: what the usual crops and colours leave of them is too alike.
   config.augment.update(crop_scale=(0.3, 1.0), brightness=0.4, contrast=0.4, blur=0.0)
-  place = dict(PLACES.get(cell, {}))
-  if "map_anneal_epochs" in place:
-    place["map_anneal_epochs"] *= flags.epochs
-  config.loss.update(place)
+  for key, value in PLACES.get(cell, {}).items():
+    config_lib.put(config, key, value)
+  config.loss.map_anneal_epochs *= flags.epochs
   return config
 
 
@@ -184,6 +185,10 @@ def look(run: program.Run, labelled: int) -> dict[str, float]:
   last = [r for r in rows if "epoch_live_dimensions" in r]
   row["loss"] = rows[-1]["loss"]
   row["loss, collapsed"] = collapsed_loss(config)
+  if config.model.projector_slopes:
+    slopes = np.asarray(run.variables["params"]["projector"]["slopes"])
+    row["slopes"] = float(np.clip(slopes, 0, 1).mean())
+    row["slopes of 0"] = 100 * float(np.mean(slopes <= 0))
   row["live, by epoch"] = [int(r["epoch_live_dimensions"]) for r in last]
   row["rank, by epoch"] = [round(r["effective_rank"], 2) for r in last]
   return row

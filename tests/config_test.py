@@ -261,6 +261,16 @@ def test_resolve_refuses_what_cannot_fit():
 def test_a_map_that_cannot_be(argument, key, value, says):
   config = get("digits", argument)
   config.loss[key] = value
+  refuses(config, says)
+
+
+def test_a_learnt_map_stands_alone():
+  config = get("digits", "ncl")
+  config.model.projector_slopes = True
+  refuses(config, "loss.map is rep_relu: allowed is identity")
+
+
+def refuses(config, says):
   labelled = source(examples=1000, shape=(16, 16, 1))
   labelled.num_classes = 10
   with pytest.raises(InputError, match=says):

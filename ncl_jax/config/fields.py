@@ -86,6 +86,7 @@ def defaults() -> ConfigDict:
   config.model.projector_out = 256
   config.model.projector_layers = 2
   config.model.projector_batch_norm = False  # after each hidden layer
+  config.model.projector_slopes = False  # a learnt share of what is negative
   config.model.predictor_hidden = 0  # of MoCo v3 and BYOL; 0: as projector_hidden
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
   config.model.remat = False  # less memory, more time, the same numbers

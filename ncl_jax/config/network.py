@@ -25,6 +25,7 @@ def model(config: ConfigDict) -> models.ContrastiveModel | towers.TwoTowers:
     jnp.dtype(settings.dtype),
     settings.projector_layers,
     settings.projector_batch_norm,
+    settings.projector_slopes,
   )
   if config.loss.name != "clip":
     return models.ContrastiveModel(backbone, projector)

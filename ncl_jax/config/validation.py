@@ -131,6 +131,11 @@ def check_map(config: ConfigDict) -> None:
       raise InputError(
         f"loss.{key} is {settings[key]}: the map is identity, there is none"
       )
+  if config.model.projector_slopes and settings.map != "identity":
+    raise InputError(
+      f"model.projector_slopes learns a map for each dimension, and loss.map is "
+      f"{settings.map}: allowed is identity, as in the method cl"
+    )
   width = widths(config)["z"]
   if settings.map_dims > width:
     raise InputError(
