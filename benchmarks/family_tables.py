@@ -112,4 +112,5 @@ def _place(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
   keys = ("h, few", "f, few")
   keys += tuple(f"{k}, f" for k in ("sparsity", "consistency", "live", "rank"))
   keys += tuple(f"{k}, h" for k in ("sparsity", "consistency", "live"))
+  keys += ("slopes", "slopes of 0")
   return {"the map": name} | {key: _mean(found, key) for key in keys}
