@@ -81,6 +81,8 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--width", type=int, default=8, help="of the network")
   parser.add_argument("--batch", type=int, default=128, help="images a step")
   parser.add_argument("--epochs", type=int, default=50)
+  # Of the slow copies; for hundreds of steps, the recipes' are for 100,000.
+  parser.add_argument("--momentum", type=float, default=0.95)
   parser.add_argument("--rates", type=float, nargs="+", default=(4e-3, 1e-3, 1.6e-2))
   parser.add_argument("--seeds", type=int, default=2)
   return parser.parse_args()
@@ -97,7 +99,7 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   if config.loss.name == "dino":
     config.loss.prototypes = WIDTH
   if config.loss.name in families.MOMENTUM:
-    config.loss.momentum = 0.95  # for hundreds of steps; the recipes' for 100,000
+    config.loss.momentum = flags.momentum
   config.train.batch_size = flags.batch
   config.train.epochs = config.train.checkpoint_every_epochs = flags.epochs
   config.train.cpu_devices = 1

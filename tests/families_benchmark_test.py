@@ -12,7 +12,7 @@ from ncl_jax import losses, pair_loss
 from ncl_jax.config import validation
 
 FLAGS = types.SimpleNamespace(
-  source="", examples=64, image_size=8, width=2, batch=16, epochs=4
+  source="", examples=64, image_size=8, width=2, batch=16, epochs=4, momentum=0.9
 )
 
 
