@@ -35,7 +35,9 @@ def learns(row: dict[str, Any]) -> bool:
 
 
 def tables(out: pathlib.Path) -> list[str]:
-  """The methods, their ends, the map's places and the learning rates, in Markdown.
+  """The methods and their ends in Markdown, the map's places and the learning rates.
+
+  The last two where there are any.
 
   Args:
     out: with families.json and tuning.json.
@@ -49,16 +51,19 @@ def tables(out: pathlib.Path) -> list[str]:
   lines = table([_accuracy(cell, found) for cell, found in methods.items()])
   lines += ["", *table([_dimensions(cell, found) for cell, found in methods.items()])]
   places = {"CL: nowhere": "cl", "NCL: everywhere": "ncl"}
-  places |= {f"NCL: {cell}": cell for cell in runs if cell not in methods}
+  places |= {cell: cell for cell in runs if cell not in methods}
   body = [_place(name, runs[cell]) for name, cell in places.items() if cell in runs]
-  lines += ["", *table(body)]
+  if len(runs) > len(methods):
+    lines += ["", *table(body)]
   chosen = best(tried)
+  if len({row["learning rate"] for row in tried}) < 2:
+    return lines
   grid: dict[str, dict[str, Any]] = {}
   for row in tried:
     cells = grid.setdefault(row["cell"], {"method": row["cell"]})
     cells[f"{row['learning rate']:g}"] = row["h, few"]
-    cells["chosen"] = f"{chosen[row['cell']]:g}"
-  return [*lines, "", *table(list(grid.values()))]
+  rates = [cells | {"chosen": f"{chosen[cell]:g}"} for cell, cells in grid.items()]
+  return [*lines, "", *table(rates)]
 
 
 def _mean(found: list[dict[str, Any]], key: str) -> float | None:
