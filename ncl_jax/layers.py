@@ -10,10 +10,32 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
+from jax.ad_checkpoint import checkpoint_name
 
 from ncl_jax.convolution import conv2d
 from ncl_jax.errors import InputError
 from ncl_jax.numerics import at_least_float32
+
+# What costs more to make again than to keep until the backward pass: convolutions'
+# outputs, as they are, and batches' statistics.
+KEPT = "kept"
+
+
+def from_kept(
+  method: Callable[..., Any], static: tuple[int, ...]
+) -> Callable[..., Any]:
+  """A method of a module that keeps `KEPT` alone for its backward pass.
+
+  The rest follows from that at little cost: results of normalisation, ReLU and sums are
+  as large as convolutions' outputs, and computing them takes hardly longer than reading
+  them. The numbers are the same.
+
+  Args:
+    method: of a module, called as `method(module, ...)`.
+    static: places of its arguments that are no arrays, the module's being 0.
+  """
+  policy = jax.checkpoint_policies.save_only_these_names(KEPT)
+  return nn.remat(method, static_argnums=static, policy=policy)
 
 
 def _draw(
@@ -58,7 +80,7 @@ class Conv(nn.Module):
     shape = (self.size, self.size, x.shape[-1], self.features)
     kernel = self.param("kernel", init, shape)
     x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
-    return conv2d(x, kernel, self.strides, self.padding)
+    return checkpoint_name(conv2d(x, kernel, self.strides, self.padding), KEPT)
 
 
 class Linear(nn.Module):
@@ -133,7 +155,8 @@ class BatchNorm(nn.Module):
     # [N, V, H, W, C]: a split of the row axis, which moves nothing between devices.
     grouped = at_least_float32(x).reshape(-1, views, *x.shape[1:])
     if train:
-      mean, var = self._move(grouped, running_mean, running_var)
+      moments = self._move(grouped, running_mean, running_var)
+      mean, var = checkpoint_name(moments, KEPT)
     else:
       mean, var = running_mean.value[None], running_var.value[None]
     dtype = jnp.result_type(x, scale) if self.dtype is None else self.dtype

@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from ncl_jax import checks
-from ncl_jax.layers import BatchNorm, Conv, Linear
+from ncl_jax.layers import KEPT, BatchNorm, Conv, Linear, from_kept
 from ncl_jax.numerics import at_least_float32
 
 STEMS = ("cifar", "imagenet")
@@ -84,7 +85,8 @@ class ResNet(nn.Module):
     dtype: computation's type, e.g. bfloat16; None = that of input and parameters.
       Parameters and results are float32.
     remat: keep only each block's input for the backward pass and compute the rest
-      again: the same numbers in less memory and more time.
+      again: the same numbers in less memory and more time. Otherwise convolutions'
+      outputs are kept, and what lies between them is computed again.
 
   Reference: He et al. 2015 (arXiv:1512.03385), table 1.
   """
@@ -104,20 +106,57 @@ class ResNet(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, H, W, C] images -> [B, F] features h, float32."""
+    # As rows: on TPU images that wait as images are padded to four times their size.
+    shape, rows = x.shape[1:], x.reshape(x.shape[0], -1)
+    maps = ResNet._maps if self.remat else from_kept(ResNet._maps, (2, 3, 4))
+    x = maps(self, rows, shape, train, views)
+    return jnp.mean(at_least_float32(x), (1, 2))
+
+  def _maps(
+    self, rows: jax.Array, shape: tuple[int, ...], train: bool, views: int
+  ) -> jax.Array:
+    """Images [B, H W C] of shape (H, W, C) -> the last stage's maps [B, h, w, F]."""
+    x, last = rows, len(self.stages) - 1
+    for index in range(last + 1):
+      stage = ResNet._stage
+      # Each by itself, or the compiler would make the maps of a stage together with its
+      # output, which the next one needs long before. The last has its turn first.
+      if not self.remat and index < last:
+        stage = from_kept(stage, (2, 3, 4, 5))
+      x = stage(self, x, shape, index, train, views)
+    return x
+
+  def _stage(
+    self,
+    x: jax.Array,
+    shape: tuple[int, ...],
+    stage: int,
+    train: bool,
+    views: int,
+  ) -> jax.Array:
+    """Rows of images, for stage 0, or maps of the stage before -> maps of this one."""
+    block, stem = self.block, ResNet._stem
+    if self.remat:
+      # Counted with `self`: train and views are no arrays.
+      block, stem = (nn.remat(part, static_argnums=(2, 3)) for part in (block, stem))
+    if stage == 0:
+      x = stem(self, x.reshape(-1, *shape), train, views)
+    for index in range(self.stages[stage]):
+      strides = 2 if stage and not index else 1
+      name = f"layer{stage + 1}_{index}"
+      width = self.width * 2**stage
+      x = block(width, strides, self.dtype, name=name)(x, train, views)
+    return x
+
+  def _stem(self, x: jax.Array, train: bool, views: int) -> jax.Array:
+    """[B, H, W, C] images -> what the first block sees."""
     size, strides, padding = (3, 1, 2) if self.stem == "cifar" else (7, 2, 3)
     x = Conv(self.width, size, strides, padding, self.dtype, name="conv1")(x)
     x = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(x, train, views))
-    if self.stem == "imagenet":
-      x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
-    # Counted with `self`: train and views are no arrays.
-    block = nn.remat(self.block, static_argnums=(2, 3)) if self.remat else self.block
-    for stage, depth in enumerate(self.stages):
-      for index in range(depth):
-        strides = 2 if stage and not index else 1
-        name = f"layer{stage + 1}_{index}"
-        width = self.width * 2**stage
-        x = block(width, strides, self.dtype, name=name)(x, train, views)
-    return jnp.mean(at_least_float32(x), (1, 2))
+    if self.stem == "cifar":
+      return x
+    x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+    return checkpoint_name(x, KEPT)
 
 
 def resnet10(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
