@@ -28,6 +28,7 @@ BENCHMARKS = {
   "loss": ["--repeats=2", "--widths"],
   "evaluate": [],
   "feed": [],
+  "jpeg": [],
   "startup": ["--repeats=3"],
   "accumulation": [],
   "explorer": [],

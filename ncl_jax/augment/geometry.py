@@ -1,6 +1,7 @@
 """Crops, resizing and flips, as products with small matrices."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -88,11 +89,18 @@ def resize_weights(
 
   Reference: Keys 1981; Pillow's and torchvision's antialiased resize.
   """
-  start = start.astype(dtype)[..., None, None]
-  length = length.astype(dtype)[..., None, None]
-  shape = (*start.shape[:-2], size, extent)
+  shape = (*start.shape, size, extent)
   i = jax.lax.broadcasted_iota(dtype, shape, len(shape) - 2)
-  j = jax.lax.broadcasted_iota(dtype, shape, len(shape) - 1) - start
+  j = jax.lax.broadcasted_iota(dtype, shape, len(shape) - 1)
+  return _weights(start[..., None, None], length[..., None, None], i, j, size)
+
+
+def _weights(
+  start: jax.Array, length: jax.Array, i: jax.Array, j: jax.Array, size: int
+) -> jax.Array:
+  """The weights of input pixels j, along the last axis, in output pixels i."""
+  start, length = start.astype(i.dtype), length.astype(i.dtype)
+  j = j - start
   # Whole numbers until the division, so float32 adds no error to the positions.
   t = (2 * i + 1) * length - (2 * j + 1) * size
   t = jnp.abs(t / (2 * jnp.maximum(length, size)))
@@ -101,6 +109,80 @@ def resize_weights(
   weights = jnp.where(t < 1, near, jnp.where(t < 2, far, 0))
   weights = jnp.where((j >= 0) & (j < length), weights, 0)
   return weights / jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def resize_bands(
+  start: jax.Array,
+  length: jax.Array,
+  size: int,
+  extent: int,
+  block: int,
+  dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array]:
+  """The part of `resize_weights` that is not zero, in blocks of output pixels.
+
+  Args:
+    start: [...] first pixel of the crop.
+    length: [...] number of pixels of the crop, at least 1 and at most `extent`.
+    size: number of output pixels.
+    extent: number of pixels of the whole image along this axis.
+    block: output pixels in a block, a divisor of `size`; there are K blocks.
+    dtype: of the weights.
+
+  Returns:
+    int32 [..., K], the first of each block's J input pixels, and weights
+    [..., K, block, J].
+  """
+  step = extent / size  # The longest crop's.
+  window = min(extent, math.ceil((block - 1) * step + 4 * max(step, 1)) + 2)
+  blocks = jnp.arange(size // block, dtype=jnp.int32)
+  blocks = blocks.reshape((1,) * start.ndim + (-1,))
+  start, length = start[..., None], length[..., None]
+  reach = size + 4 * jnp.maximum(length, size)
+  first = start + ((2 * block * blocks + 1) * length - reach) // (2 * size)
+  first = jnp.clip(first, 0, extent - window)
+  shape = (*first.shape, block, window)
+  i = jax.lax.broadcasted_iota(dtype, shape, len(shape) - 2)
+  i += block * blocks[..., None, None].astype(dtype)
+  j = jax.lax.broadcasted_iota(dtype, shape, len(shape) - 1)
+  j += first[..., None, None].astype(dtype)
+  start, length = start[..., None, None], length[..., None, None]
+  return first, _weights(start, length, i, j, size)
+
+
+def apply_bands(
+  images: jax.Array,
+  rows: tuple[jax.Array, jax.Array],
+  columns: tuple[jax.Array, jax.Array],
+) -> jax.Array:
+  """`apply_separable` with matrices from `resize_bands`: fewer products, but gathers.
+
+  Args:
+    images: [N, H, W, C].
+    rows: bands of [N, V] crops.
+    columns: the same, along the other axis.
+
+  Returns:
+    [N, V, S, T, C].
+  """
+  highest = jax.lax.Precision.HIGHEST
+
+  def slices(x: jax.Array, first: jax.Array, width: int, axis: int) -> jax.Array:
+    take = jax.lax.dynamic_slice_in_dim
+    return jax.vmap(lambda place: take(x, place, width, axis))(first)
+
+  def view(image: jax.Array, rows: Any, columns: Any) -> jax.Array:
+    (first, weights), (_, width, channels) = rows, image.shape
+    blocks = slices(image, first, weights.shape[-1], 0)
+    half = jnp.einsum("ksh,khwc->kswc", weights, blocks, precision=highest)
+    half = half.reshape(-1, width, channels)
+    first, weights = columns
+    blocks = slices(half, first, weights.shape[-1], 1)
+    whole = jnp.einsum("ktw,kswc->sktc", weights, blocks, precision=highest)
+    return whole.reshape(len(half), -1, channels)
+
+  views = jax.vmap(view, in_axes=(None, 0, 0))
+  return jax.vmap(views)(images, rows, columns)
 
 
 def apply_separable(
@@ -139,6 +221,42 @@ def crop_matrices(
   rows = resize_weights(boxes[..., 0], boxes[..., 2], size, height, dtype)
   columns = resize_weights(boxes[..., 1], boxes[..., 3], size, width, dtype)
   return rows, columns
+
+
+def random_crops(
+  images: jax.Array,
+  boxes: jax.Array,
+  flipped: jax.Array | None,
+  size: int,
+  block: int,
+) -> jax.Array:
+  """Cuts boxes from each image, resizes and perhaps mirrors them; see `resized_crop`.
+
+  Args:
+    images: [N, H, W, C], floating-point.
+    boxes: int [N, V, 4]: top, left, height, width, in pixels, inside the image.
+    flipped: bool [N, V], whether left and right change places; None for none.
+    size: side of the result, pixels.
+    block: output pixels that are made at a time, a divisor of `size`; with `size`
+      itself the products are those of `apply_separable`, without gathers.
+
+  Returns:
+    [N, V, size, size, C].
+  """
+  _, height, width, _ = images.shape
+  if block == size:
+    rows, columns = crop_matrices(boxes, height, width, size, images.dtype)
+    if flipped is not None:
+      columns = jnp.where(flipped[..., None, None], columns[..., ::-1, :], columns)
+    return apply_separable(images, rows, columns)
+  top, left, h, w = (boxes[..., i] for i in range(4))
+  bands = resize_bands(top, h, size, height, block, images.dtype)
+  first, weights = resize_bands(left, w, size, width, block, images.dtype)
+  if flipped is not None:
+    first = jnp.where(flipped[..., None], first[..., ::-1], first)
+    mirrored = weights[..., ::-1, ::-1, :]
+    weights = jnp.where(flipped[..., None, None, None], mirrored, weights)
+  return apply_bands(images, bands, (first, weights))
 
 
 def resized_crop(images: jax.Array, boxes: jax.Array, size: int) -> jax.Array:

@@ -55,6 +55,26 @@ def test_weights_equal_the_definition(x64, start, length, size):
   np.testing.assert_allclose(got[0], expected, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+  "size, extent, block", [(24, 40, 8), (64, 20, 32), (30, 31, 10)]
+)
+def test_bands_are_what_is_not_zero_of_the_weights(x64, size, extent, block):
+  length = np.arange(1, extent + 1).repeat(2)
+  start = (extent - length) * np.tile([0, 1], extent)  # At one end and at the other.
+  dtype = np.dtype("float64")
+  whole = jax.jit(geometry.resize_weights, static_argnums=(2, 3, 4))
+  expected = whole(start, length, size, extent, dtype)
+  bands = jax.jit(geometry.resize_bands, static_argnums=(2, 3, 4, 5))
+  first, weights = bands(start, length, size, extent, block, dtype)
+  got = np.zeros_like(expected)
+  for crop, band in np.ndindex(first.shape):
+    rows = slice(band * block, (band + 1) * block)
+    place = int(first[crop, band])
+    got[crop, rows, place : place + weights.shape[-1]] = weights[crop, band]
+  np.testing.assert_allclose(got, expected, rtol=0, atol=1e-15)
+  assert weights.shape[-1] < extent or size > extent
+
+
 @pytest.mark.parametrize("size", [5, 20, 24, 50])
 def test_resize_equals_pillow_in_floats(size):
   pixels = np.random.default_rng(0).random((20, 20), np.float32)

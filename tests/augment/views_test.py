@@ -65,7 +65,7 @@ def test_steps_that_are_certain_come_in_the_order_of_the_paper():
 
   @jax.jit
   def one_by_one(x):
-    x = augment.gaussian_blur(augment.grayscale(x), jnp.full(2, 1.5))
+    x = augment.gaussian_blur(augment.grayscale(x), jnp.full(2, 1.5), 1.5)
     x = augment.horizontal_flip(augment.solarize(x))
     return augment.normalize(x, settings["mean"], settings["std"])
 
@@ -146,7 +146,7 @@ def test_chain_equals_the_released_one(name):
     lambda x: augment.hue(x, hue),
     lambda x: augment.brightness(x, brightness),
     lambda x: augment.saturation(x, saturation),
-    lambda x: augment.gaussian_blur(x, jnp.asarray(radius)),
+    lambda x: augment.gaussian_blur(x, jnp.asarray(radius), 2.0),
     augment.horizontal_flip,
   ]
   for step, golden in zip(steps, GOLDEN[f"{name}_chain_pil"], strict=True):
@@ -197,6 +197,50 @@ def test_views_are_the_same_for_any_number_of_devices():
     "reduce-scatter",
   )
   assert not [operation for operation in found if operation.startswith(forbidden)]
+
+
+# Of a size at which a CPU makes crops in blocks, and images in parts of unequal places.
+LARGE = recipe(64)
+
+
+@pytest.fixture(scope="module")
+def large_images():
+  return random_images(88, 72, 80, 3)
+
+
+def test_views_in_blocks_and_parts_are_the_crops(large_images):
+  config = dataclasses.replace(LARGE, jitter=0, grayscale=0, blur=0)
+  u = jax.jit(augment.draws, static_argnums=1)(KEY, 88)
+
+  @jax.jit
+  def expected(crop, flip, pixels):
+    boxes = augment.random_boxes(
+      crop, 72, 80, scale=config.crop_scale, ratio=config.crop_ratio
+    )
+    x = jnp.clip(augment.resized_crop(pixels, boxes, 64), 0, 1)
+    chosen = flip[:, :, None, None] < config.flip
+    return jnp.where(chosen, augment.horizontal_flip(x), x)
+
+  got, pixels = two_views(KEY, large_images, config=config), to_unit(large_images)
+  for view in (0, 1):
+    x = expected(u["crop"][:, view], u["flip"][:, view], pixels)
+    np.testing.assert_allclose(got[:, view], x, rtol=0, atol=2e-6)
+
+
+def test_large_views_are_the_same_for_any_number_of_devices(large_images):
+  one = np.array(two_views(KEY, large_images, config=LARGE))
+  images = sharded(large_images, 8)
+  compiled = two_views.lower(KEY, images, config=LARGE).compile()
+  np.testing.assert_array_equal(compiled(KEY, images), one)
+  assert not re.search("all-|collective|reduce-scatter", compiled.as_text())
+
+
+def test_accelerators_make_large_views_without_gathers(large_images):
+  traced = two_views.trace(KEY, large_images, config=LARGE)
+  for platform in ("tpu", "cuda"):
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.dot_general" in text
+    assert not re.search("stablehlo.(gather|scatter|convolution)", text)
 
 
 def test_views_of_an_example_depend_on_key_and_place_alone():
