@@ -117,11 +117,11 @@ def _views_in_parts(
   # Examples that are split over devices stay where they are: a part has some of each.
   devices = math.gcd(n, jax.device_count())
   each = n // devices
-  parts = -(-each * 4 * views * size * size * channels // _PART_BYTES)
-  part = -(-each // min(parts, each))
-  parts = -(-each // part)
-  if parts == 1:
+  parts = min(each, -(-each * 4 * views * size * size * channels // _PART_BYTES))
+  if parts <= 1:
     return _views(u, images, config, block)
+  part = -(-each // parts)
+  parts = -(-each // part)  # Fewer, where parts as long as the first leave none over.
 
   def split(x: jax.Array) -> jax.Array:
     return x.reshape(devices, each, *x.shape[1:])
