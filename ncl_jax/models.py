@@ -106,41 +106,28 @@ class ResNet(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, H, W, C] images -> [B, F] features h, float32."""
-    # As rows: on TPU images that wait as images are padded to four times their size.
-    shape, rows = x.shape[1:], x.reshape(x.shape[0], -1)
-    maps = ResNet._maps if self.remat else from_kept(ResNet._maps, (2, 3, 4))
-    x = maps(self, rows, shape, train, views)
+    maps = ResNet._maps if self.remat else from_kept(ResNet._maps, (2, 3))
+    x = maps(self, x, train, views)
     return jnp.mean(at_least_float32(x), (1, 2))
 
-  def _maps(
-    self, rows: jax.Array, shape: tuple[int, ...], train: bool, views: int
-  ) -> jax.Array:
-    """Images [B, H W C] of shape (H, W, C) -> the last stage's maps [B, h, w, F]."""
-    x, last = rows, len(self.stages) - 1
-    for index in range(last + 1):
-      stage = ResNet._stage
-      # Each by itself, or the compiler would make the maps of a stage together with its
-      # output, which the next one needs long before. The last has its turn first.
-      if not self.remat and index < last:
-        stage = from_kept(stage, (2, 3, 4, 5))
-      x = stage(self, x, shape, index, train, views)
+  def _maps(self, x: jax.Array, train: bool, views: int) -> jax.Array:
+    """[B, H, W, C] images -> the last stage's maps [B, h, w, F]."""
+    # Each by itself: otherwise the compiler makes the maps of a stage together with its
+    # output, which the next one needs long before.
+    stage = ResNet._stage if self.remat else from_kept(ResNet._stage, (2, 3, 4))
+    for index in range(len(self.stages)):
+      x = stage(self, x, index, train, views)
     return x
 
-  def _stage(
-    self,
-    x: jax.Array,
-    shape: tuple[int, ...],
-    stage: int,
-    train: bool,
-    views: int,
-  ) -> jax.Array:
-    """Rows of images, for stage 0, or maps of the stage before -> maps of this one."""
-    block, stem = self.block, ResNet._stem
+  def _stage(self, x: jax.Array, stage: int, train: bool, views: int) -> jax.Array:
+    """Images, for stage 0, or the maps of the stage before -> maps of this one."""
+    parts: list[Any] = [ResNet._stem, self.block]
     if self.remat:
       # Counted with `self`: train and views are no arrays.
-      block, stem = (nn.remat(part, static_argnums=(2, 3)) for part in (block, stem))
+      parts = [nn.remat(part, static_argnums=(2, 3)) for part in parts]
+    stem, block = parts
     if stage == 0:
-      x = stem(self, x.reshape(-1, *shape), train, views)
+      x = stem(self, x, train, views)
     for index in range(self.stages[stage]):
       strides = 2 if stage and not index else 1
       name = f"layer{stage + 1}_{index}"

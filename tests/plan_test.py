@@ -132,7 +132,13 @@ CASES = {
 }
 
 
-LIMITS = {"resnet18-32px": 2.2, "resnet18-32px-remat": 1.6}  # MiB a view
+# MiB a view: the goal, and what the compiler makes of it for v4.
+LIMITS = {
+  ("resnet18-32px", "v5e"): 1.6,
+  ("resnet18-32px", "v4"): 1.7,
+  ("resnet18-32px-remat", "v5e"): 1.6,
+  ("resnet18-32px-remat", "v4"): 1.6,
+}
 
 
 @pytest.mark.slow
@@ -159,9 +165,10 @@ def test_the_step_fits_on_a_tpu(case, topology):
   print(done.stdout)
   assert "\nfits\n" in done.stdout
   assert "all-to-all" not in done.stdout and "reduce-scatter" not in done.stdout
-  if case in LIMITS:
+  limit = LIMITS.get((case, topology.partition(":")[0]))
+  if limit:
     a_view = float(done.stdout.split("temporary (")[1].split(" a view")[0])
-    assert a_view <= LIMITS[case]
+    assert a_view <= limit
 
 
 LAYOUT = """BufferAssignment:
