@@ -4,7 +4,7 @@ r"""What codes of texts' embeddings say of classes, against the embeddings thems
   python -m benchmarks.sentences --data=words/texts.npz
 
 Encoders are trained without labels on the training texts; every figure is of the texts
-held out. Seconds on two cores.
+held out. Minutes on two cores.
 """
 
 import os

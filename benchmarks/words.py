@@ -65,9 +65,10 @@ def main() -> None:
 def read(text: str) -> dict[str, np.ndarray]:
   """Word -> vector [100] float32, in the file's order, of a beginning of the file."""
   start = text.index('"vectors":{')
+  end = text.find('},"unkVector"')  # only where the whole file was read
   return {
     json.loads(f'"{word}"'): np.array(values.split(",")[:WIDTH], np.float32)
-    for word, values in ENTRY.findall(text, start)
+    for word, values in ENTRY.findall(text, start, end if end > 0 else len(text))
   }
 
 
