@@ -1,12 +1,15 @@
-"""Search with sparse codes against PCA, truncation and product quantisation.
+r"""Search with sparse codes against PCA, truncation and product quantisation.
 
   python -m benchmarks.codes --repeats=5 --json=codes.json --figure=codes.svg
   python -m benchmarks.codes --tune
+  python -m benchmarks.codes --embeddings=words/words.npz --dimensions=512 \
+      --active=4,8,16,32 --figure=words.svg
 
 Fashion-MNIST's pixels as 784-dimensional embeddings (Debian: dataset-fashion-mnist), or
-the rows of --embeddings=FILE.npy: items, and queries that no method was fitted to. True
-neighbours are the ten nearest by cosine of the centred embeddings. --tune compares
-weights of the reconstruction term on training images that are no items, and ends.
+rows of --embeddings (FILE.npy, or `embeddings` of an .npz): items, and queries that no
+method was fitted to. True neighbours are the ten nearest by cosine of the centred
+embeddings. --tune compares weights of the reconstruction term on training images, or
+rows, that are no items, and ends.
 """
 
 import os
@@ -28,7 +31,6 @@ from ncl_jax.encoder.search import largest
 from ncl_jax.errors import InputError
 
 K = 10
-ACTIVE = (8, 16, 32, 64)
 SHORTER = (2, 4, 8)
 # Of an active entry: two of its index, as D is at most 65,536, and one of its value.
 ENTRY_BYTES = 3
@@ -49,15 +51,22 @@ def main() -> None:
   """Prints the table, or the one of the weights."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--source", default="idx:/usr/share/datasets/fashion-mnist")
-  parser.add_argument("--embeddings", default="", help="FILE.npy [N, E] in its place")
+  parser.add_argument("--embeddings", default="", help="FILE.npy or .npz instead")
   parser.add_argument("--items", type=int, default=20_000)
   parser.add_argument("--queries", type=int, default=1000)
   parser.add_argument("--dimensions", type=int, default=1024, help="D of the codes")
+  parser.add_argument("--active", default="8,16,32,64", help="dimensions of a code")
   parser.add_argument("--epochs", type=int, default=8)
   parser.add_argument("--tune", action="store_true", help="compare weights, and end")
   parser.add_argument("--figure", default="", help="file for a figure: .svg or .png")
   flags = parser.parse_args()
   items, queries, name = embeddings(flags)
+  actives = [int(x) for x in flags.active.split(",")]
+  if ENTRY_BYTES * max(actives) > items.shape[1]:
+    raise InputError(
+      f"--active={flags.active}: codes of {ENTRY_BYTES * max(actives)} bytes, and "
+      f"these embeddings have {items.shape[1]} columns, a byte each: fewer"
+    )
   mean = items.mean(0)
   dense, asked = unit(items - mean), unit(queries - mean)
   true = nearest(dense, asked, K)
@@ -69,11 +78,11 @@ def main() -> None:
     return
   rivals = [
     row
-    for active in ACTIVE
+    for active in actives
     for row in compressed(dense, asked, true, ENTRY_BYTES * active)
   ]
   codes = [
-    row for active in ACTIVE for row in encoded(flags, items, queries, true, active)
+    row for active in actives for row in encoded(flags, items, queries, true, active)
   ]
   whole = {"method": "dense", "bytes": 4 * dense.shape[1], "recall": 1.0}
   searches = [whole | {"search": lambda: nearest(dense, asked, K)}, *rivals, *codes]
@@ -83,7 +92,7 @@ def main() -> None:
   measure.finish(
     f"Recall@{K} of {len(items):,} items, {name}, {len(queries):,} queries, codes of "
     f"{flags.dimensions:,} dimensions",
-    [line(searches, active) for active in ACTIVE],
+    [line(searches, active) for active in actives],
     flags.json,
     f"bytes: of an item; sparse codes {ENTRY_BYTES} an active dimension (its index 2, "
     "its value 1), all others one a dimension or part. 1/2, 1/4, 1/8: of the "
@@ -97,7 +106,9 @@ def main() -> None:
 def embeddings(flags) -> tuple[np.ndarray, np.ndarray, str]:
   """Items [N, E], queries [M, E] float32, and what they are."""
   if flags.embeddings:
-    rows = np.load(flags.embeddings).astype(np.float32)
+    rows = np.load(flags.embeddings)
+    rows = rows["embeddings"] if flags.embeddings.endswith(".npz") else rows
+    rows = rows.astype(np.float32)
     rows = np.random.default_rng(0).permutation(rows)
     if len(rows) < flags.items + flags.queries:
       raise InputError(

@@ -143,7 +143,7 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
   seed = ncl.config.seed
   mapped = ncl.config.loss.map
   fresh = program.untrained(ncl)
-  pixels = codes.fitted(codes.pixels, codes.FITS["pca"], cl)
+  pixels = codes.fitted(codes.pixels, "pca", cl)
   arms = {
     "CL": (cl.config, cl.variables, "identity"),
     "NCL": (ncl.config, ncl.variables, mapped),

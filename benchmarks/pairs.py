@@ -112,21 +112,33 @@ def tables(out: pathlib.Path) -> list[str]:
   rows = json.loads((out / "pairs.json").read_text())["rows"]
   lines: list[str] = []
   for kind in KINDS:
-    body = []
-    of = {
-      m: [r for r in rows if (r["kind"], r["method"]) == (kind, m)] for m in METHODS
-    }
-    for name in of["cl"][0].keys() - {"kind", "method", "seed"}:
-      values = {m: [row[name] for row in of[m]] for m in METHODS}
-      cells = {METHODS[m]: statistics.mean(values[m]) for m in METHODS}
-      single = {
-        f"{METHODS[m]}, seeds": ", ".join(measure.shown(float(v)) for v in values[m])
-        for m in METHODS
-      }
-      body.append({kind: name} | cells | single)
-    order = list(of["cl"][0])
-    lines += ["", *table(sorted(body, key=lambda line: order.index(str(line[kind]))))]
+    lines += ["", *table(compared(kind, [row for row in rows if row["kind"] == kind]))]
   return lines[1:]
+
+
+def compared(
+  title: str, rows: list[dict[str, Any]], control: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+  """Lines of a table: of each number the methods' means, and their single seeds.
+
+  Args:
+    title: of the first column.
+    rows: "method" and "seed" of each run, and its `numbers`.
+    control: numbers that belong to no seed, and their "label".
+  """
+  of = {METHODS[m]: [row for row in rows if row["method"] == m] for m in METHODS}
+  lines: list[dict[str, Any]] = []
+  for name in of["CL"][0]:
+    if name in ("kind", "method", "seed"):
+      continue
+    values = {m: [float(row[name]) for row in of[m]] for m in of}
+    line: dict[str, Any] = {title: name}
+    line |= {m: statistics.mean(x) for m, x in values.items()}
+    if control:
+      line[control["label"]] = control.get(name)
+    seeds = {m: ", ".join(map(measure.shown, x)) for m, x in values.items()}
+    lines.append(line | {f"{m}, seeds": text for m, text in seeds.items()})
+  return lines
 
 
 if __name__ == "__main__":

@@ -95,18 +95,8 @@ def tables(out: pathlib.Path) -> list[str]:
   rows = json.loads((out / "texts.json").read_text())["rows"]
   of = {m: [row for row in rows if row["method"] == m] for m in pairs.METHODS}
   control = next(row for row in rows if row["method"] == "words")
-  body: list[dict[str, Any]] = []
-  for name in of["cl"][0]:
-    if name in ("method", "seed"):
-      continue
-    values = {pairs.METHODS[m]: [row[name] for row in of[m]] for m in pairs.METHODS}
-    means = {m: statistics.mean(x) for m, x in values.items()}
-    single = {
-      f"{m}, seeds": ", ".join(measure.shown(float(v)) for v in x)
-      for m, x in values.items()
-    }
-    words = {"words in common": control.get(name)}
-    body.append({"names and keywords": name} | means | words | single)
+  control = control | {"label": "words in common"}
+  body = pairs.compared("names and keywords", rows, control)
   verdict = [
     {"by what was written down before": name, "verdict": verdict}
     for name, verdict in verdicts(of["cl"], of["ncl"]).items()

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from ncl_jax import measures
+from ncl_jax import measures, pair_measures
 from ncl_jax.data.source import Source
+from ncl_jax.evaluators import needs, pairs
 
 # Row of the report -> heading of the column.
 COLUMNS = {
@@ -35,6 +36,22 @@ COLUMNS = {
 }
 
 
+def _columns(config: ConfigDict, source: Source) -> dict[str, str]:
+  """`COLUMNS`, and before them what two towers, or two images of a thing, are for."""
+  if not needs.paired(config, source):
+    return COLUMNS
+  one, other = pairs.sides(config, source)
+  of_pairs = {
+    f"recall:{one}_to_{other}@10": f"to {other} @10",
+    f"recall:{other}_to_{one}@10": f"to {one} @10",
+    "zero_shot:classes": "zero-shot",
+    f"{other}:sparsity": f"spars. {other}",
+    f"{other}:consistency_abs": f"cons. {other}",
+  }
+  named = {pair_measures.PREFIX + key: text for key, text in of_pairs.items()}
+  return named | COLUMNS
+
+
 def controls_table(
   config: ConfigDict,
   source: Source,
@@ -53,27 +70,36 @@ def controls_table(
     Lines joined by newlines; columns and lines without a number are left out.
   """
   units = {metric.key: metric.unit for metric in measures.metrics(config, source)}
+  columns = _columns(config, source)
   means = {
     arm: {
       key: float(np.mean([measures.value(result, key) for result in seeds]))
-      for key in COLUMNS
+      for key in columns
     }
     for arm, seeds in results.items()
   }
-  shown = [k for k in COLUMNS if any(np.isfinite(m[k]) for m in means.values())]
+  shown = [k for k in columns if any(np.isfinite(m[k]) for m in means.values())]
   width = max(len(labels[arm]) for arm in results)
-  lines = [" " * width + "".join(f"{COLUMNS[key]:>10}" for key in shown)]
+  places = {key: max(10, len(columns[key]) + 2) for key in shown}
+  lines = [" " * width + "".join(f"{columns[k]:>{n}}" for k, n in places.items())]
   for arm in results:
     if not any(np.isfinite(means[arm][key]) for key in shown):
       continue
-    cells = [_cell(means[arm][key], units[key]) for key in shown]
-    lines.append(f"{labels[arm]:{width}}" + "".join(f"{cell:>10}" for cell in cells))
+    cells = [f"{_cell(means[arm][k], units[k]):>{n}}" for k, n in places.items()]
+    lines.append(f"{labels[arm]:{width}}" + "".join(cells))
   count = len(next(iter(results.values())))
   lines += [
     "",
     f"Means over {count} seed(s); shares in per cent, cons.: class consistency, "
     "purity: at matched activity, chance: consistency of shuffled labels.",
   ]
+  if config.loss.name == "clip":
+    lines.append(
+      "Pairs and the other tower are left out of controls that change or replace the "
+      "first tower alone."
+    )
+  if source.texts:
+    lines.append("Controls made of pixels are left out: these are texts.")
   return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -84,14 +83,26 @@ class Codes:
     return dataclasses.replace(found, z=z)
 
 
-def fitted(extract: Extract, fit: Callable[..., Any], run: program.Run) -> Codes:
-  """Codes fitted to a run's training images, as wide as its projector at most."""
+def fitted(extract: Extract, kind: str, run: program.Run) -> Codes | None:
+  """Codes of a kind of `FITS`, as wide as the run's projector at most.
+
+  Args:
+    extract: gives h, which they are fitted to on training images.
+    kind: of `FITS`.
+    run: whose data and width.
+
+  Returns:
+    None where there are none: NMF has no parts of values below 0, as a transformer's
+    h has them.
+  """
   train = extract(run.config, run.source, "train", run.mesh)
   h = some_rows(train.h, run.config.seed)
+  if kind == "nmf" and h.min() < 0:
+    return None
   width = min(config_lib.widths(run.config)["z"], *h.shape)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # not converged: it stays a control
-    encode = fit(h, width, run.config.seed)
+    encode = FITS[kind](h, width, run.config.seed)
   return Codes(extract, encode, width)
 
 

@@ -27,7 +27,7 @@ from ncl_jax import (
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 # Whose backbone is their own; the others would only repeat what CL's gives.
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
@@ -91,8 +91,8 @@ def compare(
   root = pathlib.Path(workdir).expanduser().resolve()
   source = workdir_lib.load_source(config)
   if programs is None:
-    programs = evaluators.applicable(bool(source.num_classes), source.texts)
-    programs += evaluators.PAIRED
+    programs = needs.applicable(config, source) + evaluators.PAIRED
+  needs.check(programs, config, source)
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
@@ -275,11 +275,14 @@ def _controls(
 
 def _that_apply(control: controls.Control, programs: Sequence[str]) -> list[str]:
   """The programs that say something about a control."""
-  if control.key in OWN_BACKBONE:
-    return list(programs)
-  left_out: tuple[str, ...] = evaluators.RESUMABLE
+  left_out: tuple[str, ...] = ()
   if callable(control.variables):
     left_out = evaluators.NEED_NETWORK
+  elif control.key not in OWN_BACKBONE:
+    left_out = evaluators.RESUMABLE
+  two_towers = control.config.loss.name == "clip"
+  if two_towers and control.key not in controls.BOTH_TOWERS:
+    left_out += evaluators.NEED_PAIRS
   return [name for name in programs if name not in left_out]
 
 

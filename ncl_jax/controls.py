@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, codes, features, rotations
+from ncl_jax import augment, codes, features, rotations, towers
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
@@ -22,6 +22,14 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 
 CALIBRATION_BATCHES = 64
+# Those that two towers can have: the others change or replace the first tower alone.
+BOTH_TOWERS = (
+  "untrained",
+  "untrained_calibrated",
+  "cl_map",
+  "cl_varimax",
+  "cl_varimax_map",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +75,11 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
 
   Returns:
     Untrained ones, CL with something done to it afterwards, and classical ones on
-    pixels and on CL's h.
+    pixels and on CL's h. Of networks without BatchNorm none is calibrated, of texts
+    there are no pixels, of values below 0 no NMF.
   """
   first = untrained(ncl)
   fresh = first.variables
-  calibrated = calibrate(ncl.config, fresh, ncl.source, ncl.mesh)
   z = program.extract(cl.config, cl.variables, cl.source, "train", cl.mesh).z
   z = codes.some_rows(z, cl.config.seed)
   active = _activity(ncl)
@@ -86,15 +94,18 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
     changed = last_layer(cl.config, cl.variables, matrix, shift, name)
     return Control(key, label, note, *changed)
 
-  found = [
-    first,
-    Control(
-      "untrained_calibrated",
-      "untrained, calibrated + map",
-      "the same with BatchNorm's running statistics taken from the training images",
-      ncl.config,
-      calibrated,
-    ),
+  found = [first]
+  if jax.tree.leaves(fresh["batch_stats"]):
+    found.append(
+      Control(
+        "untrained_calibrated",
+        "untrained, calibrated + map",
+        "the same with BatchNorm's running statistics taken from the training images",
+        ncl.config,
+        calibrate(ncl.config, fresh, ncl.source, ncl.mesh),
+      )
+    )
+  found += [
     after(
       "cl_map",
       "CL + map",
@@ -139,9 +150,13 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
   ]
   inputs = {"pixels": codes.pixels, "h": codes.hidden_of(cl)}
   whose = {"pixels": "the pixels", "h": "CL's h"}
+  if cl.source.texts:
+    del inputs["pixels"]
   for name, extract in inputs.items():
-    for kind, fit in codes.FITS.items():
-      coded = codes.fitted(extract, fit, cl)
+    for kind in codes.FITS:
+      coded = codes.fitted(extract, kind, cl)
+      if coded is None:
+        continue
       config = _changed(cl.config, coded.width, "identity")
       found.append(
         Control(
@@ -162,7 +177,7 @@ def last_layer(
   shift: np.ndarray | float,
   map_name: str,
 ) -> tuple[ConfigDict, Any]:
-  """A network whose output is `map(z matrix + shift)`.
+  """A network whose output is `map(z matrix + shift)`, in each tower that it has.
 
   Args:
     config: of the network that gives z.
@@ -183,14 +198,17 @@ def last_layer(
       "control changes: allowed are runs with one"
     )
   params = dict(variables["params"])
-  projector = dict(params["projector"])
   name = f"linear{config.model.projector_layers}"
-  last = jax.tree.map(lambda x: np.asarray(x, np.float64), projector[name])
-  projector[name] = {
-    "kernel": jnp.asarray(last["kernel"] @ matrix, jnp.float32),
-    "bias": jnp.asarray(last["bias"] @ matrix + shift, jnp.float32),
-  }
-  params["projector"] = projector
+  for tower in ("projector", "text_projector"):
+    if tower not in params:
+      continue
+    last = jax.tree.map(lambda x: np.asarray(x, np.float64), params[tower][name])
+    params[tower] = dict(params[tower]) | {
+      name: {
+        "kernel": jnp.asarray(last["kernel"] @ matrix, jnp.float32),
+        "bias": jnp.asarray(last["bias"] @ matrix + shift, jnp.float32),
+      }
+    }
   changed = _changed(config, matrix.shape[1], map_name)
   return changed, {"params": params, "batch_stats": variables["batch_stats"]}
 
@@ -213,12 +231,13 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
 
   @jax.jit(out_shardings=sharding_lib.replicated(mesh))
-  def forward(params, batch_stats, images):
+  def forward(params, batch_stats, images, texts):
     _, mutated = model.apply(
       {"params": params, "batch_stats": batch_stats},
       augment.eval_view(images, view),
       train=True,
       mutable=["batch_stats"],
+      **texts,
     )
     return mutated.get("batch_stats", {})
 
@@ -227,9 +246,16 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
     config.seed, 0, config.train.batch_size, jax.process_index(), jax.process_count()
   )
   for _ in range(CALIBRATION_BATCHES):
-    images = sharding_lib.to_global(mesh, next(batches)["image"])
+    batch = next(batches)
+    images = sharding_lib.to_global(mesh, batch["image"])
+    texts = {}
+    if config.loss.name == "clip":
+      captions = source.split("train").captions
+      assert captions is not None  # as `config.resolve` has seen
+      tokens = towers.encode(captions[batch["id"]], config.text.length)
+      texts = {"tokens": sharding_lib.to_global(mesh, tokens)}
     # Waited for: many programs at once on simulated devices can lock each other.
-    batch_stats = jax.block_until_ready(forward(params, batch_stats, images))
+    batch_stats = jax.block_until_ready(forward(params, batch_stats, images, texts))
   batches.close()
   return {"params": variables["params"], "batch_stats": batch_stats}
 

@@ -85,8 +85,8 @@ def _read_some(source: Source, split: str) -> int:
 def _data(source: Source, read: int, resident: bool) -> list[str]:
   sizes = ", ".join(f"{source.num_examples(s)} {s}" for s in source.splits)
   lines = [
-    f"Data      {source.name}: {sizes} images of "
-    f"{'x'.join(map(str, source.image_shape))}; {read} of them read without fault",
+    f"Data      {source.name}: {sizes} "
+    f"{source.form}; {read} of them read without fault",
     f"          {'on the devices whole' if resident else 'sent batch by batch'}; "
     + (f"{source.num_classes} classes" if source.num_classes else "no labels"),
   ]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from ncl_jax import pair_measures
 from ncl_jax.data.source import Source
 from ncl_jax.report import Metric
 
@@ -82,6 +83,8 @@ def place(key: str) -> tuple[str, str, str]:
   """(program, layer, name in its result) of a row of the table."""
   if key.startswith(OOD):
     return "robustness", "h", key
+  if key.startswith(pair_measures.PREFIX):
+    return pair_measures.place(key)
   return PLACES[key]
 
 
@@ -345,4 +348,5 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "exponential of the entropy of the normalised singular values of f.",
     ),
   ]
-  return tuple(Metric(*row) for row in rows)
+  # What two towers are trained for stands first.
+  return (*pair_measures.metrics(config, source), *(Metric(*row) for row in rows))

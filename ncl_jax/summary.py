@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import flax
@@ -10,11 +11,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import measures, paper, writer
+from ncl_jax import measures, pair_measures, paper, writer
 from ncl_jax import workdir as workdir_lib
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
-from ncl_jax.report import Arm, Comparison
+from ncl_jax.report import Arm, Comparison, Metric
 
 # Shares of images whose class is one of the data set's own.
 OWN_CLASSES = ("accuracy", "probe", "corrupted")
@@ -56,39 +58,22 @@ def comparison(
         features=test.layer("f", opened.config.loss.map),
       )
     )
-  chance: dict[str, float] = {}
-  if source.num_classes and (labels >= 0).any():
-    largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
-    prior = np.sum((np.bincount(labels[labels >= 0]) / (labels >= 0).sum()) ** 2)
-    places = {row.key: measures.place(row.key) for row in rows}
-    for key, (name, _, field) in places.items():
-      if field in ("precision", "retrieval"):
-        chance[key] = float(prior)
-      elif name not in ("feature_stats", "sepin", "axes") and field in OWN_CLASSES:
-        chance[key] = float(largest)
-  by_luck = {
-    "sepin": "noise_{}",
-    "axes": "{}_chance",
-    "feature_stats": "{}_chance",
-  }
-  for row in rows:
-    name, part, field = measures.place(row.key)
-    if name in by_luck and (name != "feature_stats" or field == "purity"):
-      luck = by_luck[name].format(field)
-      found = [measures.number(r, name, part, luck) for r in results["ncl"]]
-      chance[row.key] = float(np.mean(found))
   images = np.concatenate(
     [b["image"][b["mask"]] for b in source.eval_batches("test", config.eval.batch_size)]
   )
   resolved = workdir_lib.read_config(runs["ncl"][0])
   name = config.name or source.name
+  things = "texts" if source.texts else "images"
+  towers = ""
+  if config.loss.name == "clip":
+    towers = "; all but the rows of pairs and towers look at the first tower alone"
   return Comparison(
     title=f"CL against NCL on {name}",
     facts=(
       (
         "data",
         f"{source.name}: {source.num_examples('train')} training and "
-        f"{source.num_examples('test')} test images, {source.num_classes} classes",
+        f"{source.num_examples('test')} test {things}, {source.num_classes} classes",
       ),
       (
         "network",
@@ -97,14 +82,15 @@ def comparison(
       ),
       (
         "training",
-        f"{resolved.train.epochs} epochs of {resolved.train.batch_size} images a step, "
-        f"{resolved.optimizer.name}, temperature {resolved.loss.temperature:g}, "
+        f"{resolved.train.epochs} epochs of {resolved.train.batch_size} {things} a "
+        f"step, {resolved.optimizer.name}, temperature {resolved.loss.temperature:g}"
+        f"{' at first' if resolved.loss.learn_temperature else ''}, "
         f"NCL's map {resolved.loss.map}",
       ),
       (
         "evaluation",
-        "test images, network in evaluation mode; h = backbone features, f = projector "
-        "output after the map, unit length",
+        f"test {things}, network in evaluation mode; h = backbone features, f = "
+        f"projector output after the map, unit length{towers}",
       ),
       ("command", " ".join(["python -m launch.compare", *sys.argv[1:]])),
       (
@@ -117,13 +103,43 @@ def comparison(
     remarks=_remarks(config, source, len(seeds)),
     metrics=rows,
     arms=tuple(arms),
-    chance=chance,
+    chance=_chance(source, rows, results["ncl"], labels),
     expected=paper.expected(config),
     seeds=tuple(seeds),
     labels=labels,
     images=images,
     class_names=source.class_names,
+    texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
   )
+
+
+def _chance(
+  source: Source,
+  rows: Sequence[Metric],
+  results: list[dict[str, Any]],
+  labels: np.ndarray,
+) -> dict[str, float]:
+  """What luck gives, by the row's key: of the classes alone, or as a program found."""
+  chance: dict[str, float] = {}
+  counts = np.bincount(labels[labels >= 0]) if source.num_classes else np.zeros(0)
+  shares = counts / max(counts.sum(), 1)
+  for row in rows:
+    name, part, field = measures.place(row.key)
+    lies = None
+    if name == "pairs":
+      lies = pair_measures.luck(part, field)
+    elif name in ("sepin", "axes"):
+      lies = part, {"sepin": "noise_{}", "axes": "{}_chance"}[name].format(field)
+    elif name == "feature_stats":
+      lies = (part, "purity_chance") if field == "purity" else None
+    elif shares.any() and field in ("precision", "retrieval"):
+      chance[row.key] = float(np.sum(shares**2))
+    elif shares.any() and field in OWN_CLASSES:
+      chance[row.key] = float(shares.max())
+    if lies:
+      found = [measures.number(result, name, *lies) for result in results]
+      chance[row.key] = float(np.mean(found))
+  return chance
 
 
 def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Failed, InputError, Stopped
-from ncl_jax.evaluators import knn, program
+from ncl_jax.evaluators import knn, needs, program
 from ncl_jax.report import sweep_tables
 
 PROGRAMS = ("feature_stats", "knn")
@@ -220,7 +220,7 @@ def _measured(
     return checkpoint.digest({settings: opened.variables})[:16]
 
   found: dict[str, Any] = {"step": step}
-  applicable = evaluators.applicable(bool(source.num_classes), source.texts)
+  applicable = needs.applicable(cell.config, source)
   for name in (name for name in programs if name in applicable):
     module, options = evaluators.PROGRAMS[name]
     if name in evaluators.RESUMABLE:

@@ -367,11 +367,11 @@ def _describe_parameters(params: Any, optimizer: str) -> None:
 def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
   """One look at the log tells what runs."""
   logging.info(
-    "%s on %s: %d training images %s, %d classes; map %s, %s %g",
+    "%s on %s: %d training %s, %d classes; map %s, %s %g",
     config.method.upper(),
     source.name,
     source.num_examples("train"),
-    "x".join(map(str, source.image_shape)),
+    source.form,
     source.num_classes,
     config.loss.map,
     "logits times" if config.loss.name == "cross_entropy" else "temperature",

@@ -101,9 +101,7 @@ def test_pairs_of_texts(tmp_path):
 
 
 def test_texts_that_do_not_fit():
-  assert texts.as_pictures([], 3).shape == (0, 3, 3, 1)
-  with pytest.raises(InputError, match="5 bytes for pictures of 2 pixels; allowed: 4"):
-    texts.as_pictures(["abcé"], 2)
+  assert texts.as_pictures([]).shape == (0, 1, 1, 1)
   with pytest.raises(InputError, match="zero byte"):
     texts.as_pictures(["a\0b"])
 
@@ -121,7 +119,7 @@ def test_texts_have_no_size_and_no_partners(tmp_path):
 WRONG = [
   (of_texts(test_captions=None), "lacks test_captions"),
   (of_texts(test_texts=None), "lacks test_texts"),
-  (of_texts(train_texts=np.array(["a"] * 8)), "8 images in train_images but"),
+  (of_texts(train_texts=np.array(["a"] * 8)), "8 texts in train_texts but"),
   (of_texts(train_texts=np.array(["a"] * 8 + [""])), "1 texts are empty, .* at 8"),
   ({"test_images": None}, "lacks test_images"),
   ({"test_captions": None}, "lacks test_captions"),

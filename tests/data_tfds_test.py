@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
+from ncl_jax import config as config_lib
 from ncl_jax import data, train, writer
 from ncl_jax.data import source as source_module
 from ncl_jax.errors import InputError
@@ -77,7 +78,52 @@ def folder(tmp_path_factory):
   prepare(folder, "tiny_contest", "tfrecord", three, unlabelled=("test",))
   prepare(folder, "tiny_single", "array_record", {"train": 15})
   prepare(folder, "tiny_no_train", "array_record", {"test": 4})
+  said = [[f"zoë {i}", "another"][: 1 + i % 2] for i in range(8)]
+  both = {"train": said, "test": said[:4]}
+  prepare_captions(folder, "tiny_caption", "tfrecord", "caption", both)
+  prepare_captions(folder, "tiny_text", "array_record", "text", both)
+  hidden = {"train": said, "test": [[]] * 3, "validation": said[:5]}
+  prepare_captions(folder, "tiny_captions", "array_record", "captions", hidden)
+  holes = {"train": [*said, [], []]}
+  prepare_captions(folder, "tiny_holes", "array_record", "text", holes)
   return folder
+
+
+def prepare_captions(folder, name, file_format, kind, texts):
+  """A set of a caption feature and no classes: text i is of image i."""
+  import tensorflow as tf
+  import tensorflow_datasets as tfds
+
+  text, number = tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int64)
+  forms = {
+    "caption": (tfds.features.Text(), tf.TensorSpec((), tf.string), lambda x: x[0]),
+    "text": (tfds.features.Sequence(tfds.features.Text()), text, lambda x: x),
+    "captions": (
+      tfds.features.Sequence({"id": np.int64, "text": np.str_}),
+      {"id": number, "text": text},
+      lambda x: {"id": list(range(len(x))), "text": x},
+    ),
+  }
+  feature, spec, form = forms[kind]
+  signature = {"image": tf.TensorSpec((8, 8, 3), tf.uint8), kind: spec}
+
+  def dataset(rows):
+    def examples():
+      for i, row in enumerate(rows):
+        yield {"image": np.full((8, 8, 3), i, np.uint8), kind: form(row)}
+
+    return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+  tfds.dataset_builders.TfDataBuilder(
+    name=name,
+    version="1.0.0",
+    data_dir=folder,
+    file_format=file_format,
+    split_datasets={split: dataset(rows) for split, rows in texts.items()},
+    features=tfds.features.FeaturesDict(
+      {"image": tfds.features.Image(shape=(8, 8, 3)), kind: feature}
+    ),
+  ).download_and_prepare()
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +225,42 @@ def test_a_set_of_test_images_alone(folder, monkeypatch):
   values = test.images[np.arange(4)][:, 0, 0, 0]
   assert sorted(values) == [0, 1, 2, 3]
   np.testing.assert_array_equal(test.labels, values % 3)
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+@pytest.mark.parametrize(("name", "test"), [("text", 4), ("captions", 5)])
+def test_the_first_caption_of_each_image(name, test, limit, monkeypatch):
+  """Of those whose test images have none, the validation's."""
+  monkeypatch.setattr(source_module, "IN_MEMORY_BYTES", limit)
+  source = data.load(f"tfds:tiny_{name}")
+  for split, count in (("train", 8), ("test", test)):
+    images, _ = values(source, split)
+    assert sorted(images) == list(range(count))
+    expected = [f"zoë {i}" for i in images]
+    assert source.split(split).captions.tolist() == expected
+
+
+def test_captions_are_pairs_for_two_towers():
+  source = data.load("tfds:tiny_caption")
+  images, _ = values(source, "train")
+  assert source.split("train").captions.tolist() == [f"zoë {i}" for i in images]
+  config = tiny.config()
+  config.loss.name = "clip"
+  config.train.batch_size = 8
+  assert config_lib.resolve(config, source).loss.name == "clip"
+  plain = data.load("tfds:tiny_random")
+  assert plain.split("train").captions is None
+  with pytest.raises(
+    InputError, match="tiny_random has no captions: .*named caption, "
+  ):
+    config_lib.resolve(config, plain)
+
+
+def test_images_without_a_caption_are_counted():
+  with pytest.raises(
+    InputError, match="split train of tfds:tiny_holes: 2 texts are em"
+  ):
+    data.load("tfds:tiny_holes")
 
 
 @pytest.mark.parametrize(

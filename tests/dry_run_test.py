@@ -29,7 +29,7 @@ def test_the_program_tells_and_writes_nothing(tmp_path, monkeypatch):
   change = "--config.loss.temperature=0.5"
   code, out, err = call("train", TINY, source, change, f"--workdir={work}", "--dry_run")
   assert code == 0, err
-  assert "48 train, 21 test images of 8x8x1; 32 of them read" in out
+  assert "48 train, 21 test images 8x8x1; 32 of them read" in out
   assert "12 steps of 16 images, 4 epochs of 3; begins at step 0" in out
   changed, filled = re.search(
     r"Changed here\n(.*)From the data\n(.*)Data ", out, re.S

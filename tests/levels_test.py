@@ -73,6 +73,7 @@ LEVELS = {
   "frozen": 7,
   "summary": 7,
   "measures": 7,
+  "pair_measures": 7,
   "paper": 7,
   "compare": 7,
   "sweep": 7,

@@ -200,7 +200,7 @@ def texts_source(train=32, test=12):
     words = WORDS[np.arange(n) % 4]
     labels = (np.arange(n) % 2).astype(np.int32)
     captions = np.array([" ".join(word) for word in words])
-    splits[name] = Split(texts.as_pictures(words, 4), labels, captions=captions)
+    splits[name] = Split(texts.as_pictures(words), labels, captions=captions)
   return Source("words", splits, ("upper", "lower"), texts=True)
 
 

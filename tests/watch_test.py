@@ -174,6 +174,10 @@ def test_all_programs_on_one_checkpoint_and_one_that_fails(monkeypatch, tmp_path
 
 def test_the_list_of_programs():
   assert evaluators.applicable(labelled=False) == ("feature_stats", "sepin")
-  assert evaluators.applicable(labelled=True) == tuple(evaluators.PROGRAMS)
+  single = tuple(name for name in evaluators.PROGRAMS if name != "pairs")
+  assert evaluators.applicable(labelled=True) == single
+  assert evaluators.applicable(True, pairs=True) == tuple(evaluators.PROGRAMS)
+  of_pairs = ("feature_stats", "pairs", "sepin")
+  assert evaluators.applicable(labelled=False, pairs=True) == of_pairs
   of_texts = ("feature_stats", "knn", "linear_probe", "retrieval", "selection")
   assert evaluators.applicable(labelled=True, texts=True) == of_texts

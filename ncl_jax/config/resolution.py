@@ -34,7 +34,8 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     )
   if config.loss.name == "clip" and source.split("train").captions is None:
     raise InputError(
-      f"loss.name is clip and {source.name} has no captions: a pairs:FILE.npz has them"
+      f"loss.name is clip and {source.name} has no captions: a pairs:FILE.npz has "
+      "them, and a tfds set with texts in a feature named caption, captions or text"
     )
   _check_texts(config, source)
   examples = source.num_examples("train")

@@ -103,15 +103,12 @@ def load(
   if kind != "dsprites" or train_examples:
     # All of dsprites is drawn as it is asked for.
     source = in_memory(source)
-  height, width, channels = source.image_shape
   logging.info(
-    "%s: %d train and %d test images of %d x %d x %d, %d classes%s",
+    "%s: %d train and %d test %s, %d classes%s",
     source.name,
     source.num_examples("train"),
     source.num_examples("test"),
-    height,
-    width,
-    channels,
+    source.form,
     source.num_classes,
     "" if source.num_classes else " (unlabelled)",
   )

@@ -85,7 +85,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     names[level] = named or tuple(str(k) for k in range(count))
 
   splits = {
-    part: _split(arrays, p, levels, path, image_size) for part, p in prefixes.items()
+    part: _split(arrays, p, first, levels, path, image_size)
+    for part, p in prefixes.items()
   }
   if whole:
     splits = divide(splits["all"], name)
@@ -97,6 +98,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
 def _split(
   arrays: dict[str, np.ndarray],
   prefix: str,
+  first: str,
   levels: set[str],
   path: pathlib.Path,
   image_size: int,
@@ -109,13 +111,13 @@ def _split(
     found = arrays.get(prefix + key)
     if found is not None and (found.ndim == 0 or len(found) != len(raw)):
       raise InputError(
-        f"{path}: {len(raw)} images in {prefix}images but {prefix}{key} has the shape "
-        f"{found.shape}; allowed: one an image"
+        f"{path}: {len(raw)} {first} in {prefix}{first} but {prefix}{key} has the "
+        f"shape {found.shape}; allowed: one for each"
       )
   images = square(raw, image_size)
   captions, partners = (arrays.get(prefix + kind) for kind in KINDS)
   if captions is not None:
-    captions = _texts(captions, f"{prefix}captions in {path}")
+    captions = texts_lib.checked(captions, f"{prefix}captions in {path}")
   give = None
   if partners is not None:
     what = f"{prefix}partners in {path}"
@@ -140,28 +142,10 @@ def _write_texts(
   arrays: dict[str, np.ndarray], prefixes: list[str], path: pathlib.Path
 ) -> None:
   """Puts `images`, all of one size, in the place of `texts`."""
-  parts = {p: _texts(arrays[f"{p}texts"], f"{p}texts in {path}") for p in prefixes}
+  parts = {
+    p: texts_lib.checked(arrays[f"{p}texts"], f"{p}texts in {path}") for p in prefixes
+  }
   pictures = texts_lib.as_pictures(itertools.chain(*parts.values()))
   ends = np.cumsum([len(part) for part in parts.values()])
   for p, part in zip(parts, np.split(pictures, ends[:-1]), strict=True):
     arrays[f"{p}images"] = part
-
-
-def _texts(texts: np.ndarray, what: str) -> np.ndarray:
-  if texts.ndim != 1 or texts.dtype.kind not in "US":
-    raise InputError(
-      f"{what} has the shape {texts.shape} and the dtype {texts.dtype}; allowed: texts "
-      '[N], saved as numpy.array(texts, dtype="U")'
-    )
-  if texts.dtype.kind == "S":
-    try:
-      texts = np.char.decode(texts, "utf-8")
-    except UnicodeDecodeError as error:
-      raise InputError(f"{what}: texts that are not UTF-8: {error}") from error
-  empty = np.flatnonzero(np.char.strip(texts) == "")
-  if len(empty):
-    raise InputError(
-      f"{what}: {len(empty)} texts are empty, the first at {empty[0]}; allowed: a text "
-      "for each image"
-    )
-  return texts

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Generator
 from typing import Protocol
 
@@ -117,6 +118,13 @@ class Source:
   def image_shape(self) -> tuple[int, ...]:
     """(H, W, C)."""
     return tuple(self.splits["train"].images.shape[1:])
+
+  @property
+  def form(self) -> str:
+    """What the examples are, for a reader: "images 28x28x1"."""
+    if self.texts:
+      return f"texts of at most {math.prod(self.image_shape)} bytes"
+    return f"images {'x'.join(map(str, self.image_shape))}"
 
   def split(self, name: str) -> Split:
     """The split of that name."""

@@ -8,29 +8,52 @@ import numpy as np
 from ncl_jax.errors import InputError
 
 
-def as_pictures(texts: Iterable[str], side: int = 0) -> np.ndarray:
+def checked(texts: np.ndarray, what: str) -> np.ndarray:
+  """Texts as they are used: str [N], none of them empty.
+
+  Args:
+    texts: of the dtype U, or S in UTF-8.
+    what: where they are from, for the errors.
+
+  Raises:
+    InputError: for another shape or dtype, other bytes, or an empty text.
+  """
+  if texts.ndim != 1 or texts.dtype.kind not in "US":
+    raise InputError(
+      f"{what} has the shape {texts.shape} and the dtype {texts.dtype}; allowed: texts "
+      '[N], saved as numpy.array(texts, dtype="U")'
+    )
+  if texts.dtype.kind == "S":
+    try:
+      texts = np.char.decode(texts, "utf-8")
+    except UnicodeDecodeError as error:
+      raise InputError(f"{what}: texts that are not UTF-8: {error}") from error
+  empty = np.flatnonzero(np.char.strip(texts) == "")
+  if len(empty):
+    raise InputError(
+      f"{what}: {len(empty)} texts are empty, the first at {empty[0]}; allowed: a text "
+      "for each"
+    )
+  return texts
+
+
+def as_pictures(texts: Iterable[str]) -> np.ndarray:
   """Square grey pictures whose pixels, row by row, are the UTF-8 bytes of a text.
 
   Args:
     texts: N texts.
-    side: S of the pictures; 0: as the longest text needs.
 
   Returns:
-    uint8 [N, S, S, 1], 0 after the end.
+    uint8 [N, S, S, 1], 0 after the end, S as the longest text needs.
 
   Raises:
-    InputError: if a text is longer than S x S bytes, or has a zero byte.
+    InputError: if a text has a zero byte.
 
   >>> as_pictures(["abc", "d"])[..., 0].tolist()
   [[[97, 98], [99, 0]], [[100, 0], [0, 0]]]
   """
   rows = [text.encode("utf-8") for text in texts]
-  longest = max(map(len, rows), default=0)
-  side = side or max(1, math.isqrt(max(longest, 1) - 1) + 1)
-  if longest > side * side:
-    raise InputError(
-      f"a text of {longest} bytes for pictures of {side} pixels; allowed: {side * side}"
-    )
+  side = math.isqrt(max([1, *map(len, rows)]) - 1) + 1
   pictures = np.zeros((len(rows), side * side), np.uint8)
   for picture, row in zip(pictures, rows, strict=True):
     if 0 in row:

@@ -12,12 +12,14 @@ import numpy as np
 import tqdm
 from absl import logging
 
-from ncl_jax.data import decode, source
+from ncl_jax.data import decode, source, texts
 from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
 
 RANDOM_ACCESS = "array_record"
+# Features whose texts are taken for captions: the first that is there.
+CAPTIONS = ("caption", "captions", "text")
 
 
 def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
@@ -28,6 +30,8 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
   memory are loaded whole, in the order of the files. Larger ones must be prepared as
   array_record, which alone gives random access; reading that needs no TensorFlow.
   Further class labels, such as cifar100's coarse_label, become levels of the splits.
+  Of a feature of `CAPTIONS` that holds texts, the first text of each image is its
+  caption: a text alone, a list of them, or "text" in a list as coco_captions has it.
 
   Args:
     name: as in `tensorflow_datasets.load`, e.g. "cifar100" or "imagenet_resized/32x32".
@@ -39,19 +43,20 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
   builder = _builder(name)
   if not need_train and "train" not in builder.info.splits:
     return _test_alone(builder, name, image_size)
-  labelled = _has_labels(builder)
+  labelled, caption = _has_labels(builder), _caption_key(builder)
   names = {"train": "train"}
-  # Only the first label is looked at: to read all of a large split takes long.
+  # Only the first one is looked at: to read all of a large split takes long.
   for test in ("validation", "test"):
     if test in builder.info.splits:
       first = next(iter(_examples(builder, test, 1)))
-      if not labelled or int(first["label"]) != UNLABELLED:
+      known = not labelled or int(first["label"]) != UNLABELLED
+      if known and (not caption or _first_text(first[caption])):
         names["test"] = test
 
   shape = _image_shape(builder, image_size, "train")
   read = _reader(builder, name, names.values(), shape)
   keys = _label_keys(builder)
-  splits = {ours: read(builder, names[ours], keys, shape) for ours in names}
+  splits = {ours: read(builder, names[ours], keys, caption, shape) for ours in names}
   divided = "test" not in splits
   if divided:
     splits = divide(splits["train"], f"tfds:{name}")
@@ -65,7 +70,8 @@ def _test_alone(builder: Any, name: str, image_size: int) -> Source:
   labelled = _has_labels(builder, split)
   shape = _image_shape(builder, image_size, split)
   keys = _label_keys(builder)
-  images = _reader(builder, name, [split], shape)(builder, split, keys, shape)
+  read = _reader(builder, name, [split], shape)
+  images = read(builder, split, keys, _caption_key(builder), shape)
   splits = {"train": images, "test": images}
   return Source(f"tfds:{name}", splits, _class_names(builder, labelled))
 
@@ -157,12 +163,42 @@ def _label_keys(builder: Any) -> list[str]:
   return [k for k, v in features.items() if isinstance(v, tfds.features.ClassLabel)]
 
 
-def _split(images: Images, columns: dict[str, np.ndarray]) -> Split:
+def _caption_key(builder: Any) -> str:
+  """The feature of `CAPTIONS` that holds texts, or lists of them; "" for none."""
+  features = dict(builder.info.features.items())
+  for key in (key for key in CAPTIONS if key in features):
+    kinds, shapes = features[key].np_dtype, features[key].shape
+    if isinstance(kinds, dict):
+      kinds, shapes = kinds.get("text", np.int64), shapes.get("text", ())
+    listed = not isinstance(kinds, dict) and len(shapes) <= 1
+    if listed and np.dtype(kinds) == object:
+      return key
+  return ""
+
+
+def _first_text(value: Any) -> str:
+  """The first text of a caption feature's value; "" of an empty list."""
+  found = np.atleast_1d(value["text"] if isinstance(value, dict) else value)
+  first = found[0] if len(found) else ""
+  return first.decode("utf-8") if isinstance(first, bytes) else str(first)
+
+
+def _split(
+  builder: Any,
+  split: str,
+  images: Images,
+  columns: dict[str, np.ndarray],
+  captions: list[str],
+) -> Split:
   """A split of the labels by feature; "coarse_label" is the level "coarse"."""
   unknown = np.full(len(images), UNLABELLED, np.int32)
   labels = columns.pop("label", unknown)
   levels = {key.removesuffix("_label"): column for key, column in columns.items()}
-  return Split(images, labels, levels)
+  found = None
+  if captions:
+    what = f"captions of the split {split} of tfds:{builder.name}"
+    found = texts.checked(np.array(captions), what)
+  return Split(images, labels, levels, captions=found)
 
 
 def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dict]:
@@ -196,21 +232,24 @@ def _fit(image: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _read_whole(
-  builder: Any, split: str, keys: list[str], shape: tuple[int, int, int]
+  builder: Any, split: str, keys: list[str], caption: str, shape: tuple[int, int, int]
 ) -> Split:
   count = builder.info.splits[split].num_examples
   images = np.empty((count, *shape), np.uint8)
   columns = {key: np.empty(count, np.int32) for key in keys}
+  captions = []
   examples = _examples(builder, split)
   for i, x in enumerate(tqdm.tqdm(examples, split, count, disable=None)):
     images[i] = _fit(x["image"], shape)
     for key in keys:
       columns[key][i] = x[key]
-  return _split(images, columns)
+    if caption:
+      captions.append(_first_text(x[caption]))
+  return _split(builder, split, images, columns, captions)
 
 
 def _open(
-  builder: Any, split: str, keys: list[str], shape: tuple[int, int, int]
+  builder: Any, split: str, keys: list[str], caption: str, shape: tuple[int, int, int]
 ) -> Split:
   import tensorflow_datasets as tfds
 
@@ -219,7 +258,8 @@ def _open(
   decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
   images = _Records(builder.as_data_source(split, decoders=decoders), shape, jpeg)
   columns = {key: np.empty(len(images), np.int32) for key in keys}
-  if keys:
+  captions = []
+  if keys or caption:
     # The images stay encoded, but all records are read once.
     skip = {"image": tfds.decode.SkipDecoding()}
     records = builder.as_data_source(split, decoders=skip)
@@ -227,7 +267,9 @@ def _open(
       record = records[i]
       for key in keys:
         columns[key][i] = record[key]
-  return _split(images, columns)
+      if caption:
+        captions.append(_first_text(record[caption]))
+  return _split(builder, split, images, columns, captions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

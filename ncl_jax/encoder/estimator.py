@@ -16,12 +16,10 @@ from sklearn.base import (
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from ncl_jax import checks, nonneg
-from ncl_jax.encoder import files, training
+from ncl_jax import checks
+from ncl_jax.encoder import files, given, training
 from ncl_jax.encoder.scaling import BLOCK, measured, some
 from ncl_jax.errors import InputError
-
-POSITIVES = ("views", "pairs", "labels")
 
 
 class NonNegativeEncoder(
@@ -121,11 +119,11 @@ class NonNegativeEncoder(
       ValueError: a wrong setting, shape or number, or nothing to learn from.
       FloatingPointError: if the loss stops being finite.
     """
-    self._check_settings()
+    given.check(self)
     X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
     if (pairs is None) != (self.positives != "pairs"):
-      given = "no pairs are" if pairs is None else "pairs are"
-      raise InputError(f"positives = {self.positives!r} and {given} given")
+      what = "no pairs are" if pairs is None else "pairs are"
+      raise InputError(f"positives = {self.positives!r} and {what} given")
     parts = [X]
     if pairs is not None:
       parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
@@ -136,7 +134,7 @@ class NonNegativeEncoder(
     for name, part in zip(("x", "other"), parts, strict=False):
       data[name] = self.scaling_(part)
     if self.positives == "labels":
-      data["labels"] = _numbered(y, len(X))
+      data["labels"] = given.numbered(y, len(X))
     self._train(data)
     return self
 
@@ -223,29 +221,6 @@ class NonNegativeEncoder(
     tags.target_tags.required = self.positives == "labels"
     return tags
 
-  def _check_settings(self) -> None:
-    for name, low in (
-      ("n_components", 1),
-      ("n_active", 0),
-      ("hidden", 0),
-      ("epochs", 0),
-      ("batch_size", 2),
-    ):
-      checks.whole(name, getattr(self, name), low)
-    checks.choice("map", self.map, sorted(nonneg.NON_NEGATIVE))
-    checks.choice("positives", self.positives, POSITIVES)
-    for name in ("temperature", "learning_rate"):
-      checks.positive(name, getattr(self, name))
-    for name, below in (
-      ("noise", np.inf),
-      ("reconstruction", np.inf),
-      ("weight_decay", np.inf),
-      ("dropout", 1),
-    ):
-      value = getattr(self, name)
-      if not 0 <= value < below:
-        raise InputError(f"{name} = {value!r}: it must be at least 0 and below {below}")
-
   def _recipe(self, steps: int) -> training.Recipe:
     return training.Recipe(
       network=self._network(int(self.n_components), int(self.hidden)),
@@ -295,20 +270,3 @@ class NonNegativeEncoder(
       padded = np.zeros((BLOCK, x.shape[1]), np.float32)
       padded[: len(block)] = block
       yield np.asarray(training.encode(params, padded, network))[: len(block)]
-
-
-def _numbered(y: Any, rows: int) -> np.ndarray:
-  """Labels as int32 [N], -1 = none."""
-  if y is None:
-    raise InputError(
-      "positives = 'labels' requires y to be passed, but the target y is None"
-    )
-  labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
-  if labels.shape != (rows,):
-    raise InputError(f"y has shape {labels.shape}: it must be ({rows},), a label a row")
-  names, numbers = np.unique(labels, return_inverse=True)
-  if names.dtype.kind in "iuf":
-    numbers = np.where(labels == -1, -1, numbers)
-  if (np.bincount(numbers[numbers >= 0], minlength=1) < 2).all():
-    raise InputError(f"y: none of the {len(names)} labels has two rows: no positives")
-  return numbers.astype(np.int32)

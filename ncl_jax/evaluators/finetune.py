@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ncl_jax import recipe as recipe_lib
 from ncl_jax import supervised
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 EPOCHS = 30  # of the paper's recipe
 
@@ -42,8 +42,8 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  program.need_labels(source, "finetune")
-  program.need_images(source, "finetune")
+  needs.need_labels(source, "finetune")
+  needs.need_images(source, "finetune")
   recipe = recipe or recipe_lib.for_stem(
     config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
   )

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 KS = (1, 2, 5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5, 1.0)
@@ -34,7 +34,7 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  program.need_labels(source, "knn")
+  needs.need_labels(source, "knn")
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)
   k = min(config.eval.knn_k, len(train.labels))

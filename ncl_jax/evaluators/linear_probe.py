@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from ncl_jax import checkpoint, checks, step, supervised
 from ncl_jax import recipe as recipe_lib
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 PROTOCOLS = ("lbfgs", "sgd")
 SGD_EPOCHS = 50  # of the paper's recipe
@@ -64,12 +64,12 @@ def evaluate(
   Raises:
     InputError: if the data have no labels, or an argument is not one of those allowed.
   """
-  program.need_labels(source, "linear_probe")
+  needs.need_labels(source, "linear_probe")
   checks.choice("protocol", protocol, PROTOCOLS)
   for layer in layers:
     checks.choice("layer", layer, program.ALL_LAYERS)
   if protocol == "sgd":
-    program.need_images(source, "linear_probe by sgd")
+    needs.need_images(source, "linear_probe by sgd")
     recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=SGD_EPOCHS)
     return _by_sgd(recipe, config, variables, source, mesh, layers, folder)
   train = program.extract(config, variables, source, "train", mesh)

@@ -39,10 +39,11 @@ def evaluate(
     mesh: for the forward passes.
 
   Returns:
-    {"settings", "recall", "zero_shot", the two sides, "both", "dimensions"}: recall
-    "image_to_text@1" and so on, where images of the same caption count as each other's;
-    zero_shot of the "classes" and of each further level with names, with "_largest" the
-    share of the largest class, with "_mean" the mean over classes, which guessing
+    {"settings", "recall", "chance", "zero_shot", the two sides, "both", "dimensions"}:
+    recall "image_to_text@1" and so on, where images of the same caption count as each
+    other's, and what features of zeros would reach; zero_shot of the "classes" and of
+    each further level with names, with "_largest" the share of the largest class, with
+    "_mean" the mean over classes, which guessing
     brings to "_chance"; of each side what `feature_stats.statistics` gives, of both the
     live dimensions that they share. Of each dimension that is live for images its mean,
     and the words and images (positions, captions, texts) that activate it most.
@@ -53,9 +54,8 @@ def evaluate(
   test = source.split("test")
   image = program.extract(config, variables, source, "test", mesh)
   f = image.layer("f", config.loss.map)
-  one, other = "image", "partner"
+  one, other = sides(config, source)
   if config.loss.name == "clip":
-    one, other = ("text", "caption") if source.texts else ("image", "text")
     g = embed_texts(config, variables, _captions(source))
     groups = np.unique(_captions(source), return_inverse=True)[1]
   elif test.partners is not None:
@@ -72,6 +72,8 @@ def evaluate(
     recall |= {
       f"{name}@{k}": value for k, value in metrics.pair_recall(x, y, groups, KS).items()
     }
+  nothing = np.zeros((len(f), 1), np.float32)
+  chance = metrics.pair_recall(nothing, nothing, groups, KS)
   result: dict[str, Any] = {
     "settings": program.describe(
       config,
@@ -84,6 +86,11 @@ def evaluate(
       ties="mean over all orders",
     ),
     "recall": recall,
+    "chance": {
+      f"{a}_to_{b}@{k}": value
+      for a, b in ((one, other), (other, one))
+      for k, value in chance.items()
+    },
   }
   if other != "partner":
     result["zero_shot"] = _zero_shot(config, variables, source, f)
@@ -106,6 +113,13 @@ def evaluate(
     by_word = embed_texts(config, variables, words)
   result["dimensions"] = _dimensions(config, f, by_word, words, source)
   return result
+
+
+def sides(config: ConfigDict, source: Source) -> tuple[str, str]:
+  """What the two halves of a pair are called in the result."""
+  if config.loss.name == "clip":
+    return ("text", "caption") if source.texts else ("image", "text")
+  return "image", "partner"
 
 
 def embed_texts(

@@ -20,7 +20,8 @@ from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
-from ncl_jax.errors import Failed, InputError, Stopped
+from ncl_jax.errors import Failed, Stopped
+from ncl_jax.evaluators import needs
 
 LAYERS = ("h", "f")
 ALL_LAYERS = ("h", "hidden", "z", "f")
@@ -210,9 +211,7 @@ def run_all(
     checks.choice("program", name, tuple(evaluators.PROGRAMS))
   opened = open_run(workdir, step, source)
   if programs is None:
-    programs = evaluators.applicable(
-      bool(opened.source.num_classes), opened.source.texts
-    )
+    programs = needs.applicable(opened.config, opened.source)
   rows, failed = attempt(
     programs, functools.partial(evaluate, opened=opened), opened.path / "eval"
   )
@@ -281,30 +280,3 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
         logging.info("step %d, %s: %s", opened.step, part, shown)
     logging.info("written to %s", folder / f"{name}.jsonl")
   return row
-
-
-def need_images(source: Source, program: str) -> None:
-  """Stops a program that changes images where the data are texts.
-
-  Raises:
-    InputError: if they are.
-  """
-  if source.texts:
-    allowed = [x for x in evaluators.PROGRAMS if x not in evaluators.CHANGE_IMAGES]
-    raise InputError(
-      f"{source.name} holds texts and {program} changes images: "
-      f"{', '.join(allowed)} take texts"
-    )
-
-
-def need_labels(source: Source, program: str) -> None:
-  """Stops a program that means nothing without labels.
-
-  Raises:
-    InputError: if the data have none.
-  """
-  if not source.num_classes:
-    raise InputError(
-      f"{source.name} has no labels and {program} needs them: "
-      f"{' and '.join(evaluators.WITHOUT_LABELS)} work without"
-    )

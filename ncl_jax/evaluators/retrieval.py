@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 
 def evaluate(
@@ -32,7 +32,7 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  program.need_labels(source, "retrieval")
+  needs.need_labels(source, "retrieval")
   test = program.extract(config, variables, source, "test", mesh)
   train = program.extract(config, variables, source, "train", mesh)
   k = min(config.eval.retrieval_k, len(test.labels) - 1)

@@ -12,7 +12,7 @@ from ncl_jax import corruptions, supervised, writer
 from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, program
+from ncl_jax.evaluators import linear_probe, needs, program
 
 LABEL_NOISE = (0.2, 0.4, 0.6, 0.8)
 SHOTS = (1, 5, 10)
@@ -51,8 +51,8 @@ def evaluate(
   Raises:
     InputError: if the data have no labels, or another set no class of ours.
   """
-  program.need_labels(source, "robustness")
-  program.need_images(source, "robustness")
+  needs.need_labels(source, "robustness")
+  needs.need_images(source, "robustness")
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   ood = tuple(config.eval.ood) if ood is None else ood

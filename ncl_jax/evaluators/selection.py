@@ -20,7 +20,7 @@ from ncl_jax import checks, metrics
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import linear_probe, program
+from ncl_jax.evaluators import linear_probe, needs, program
 from ncl_jax.features import Features, embed
 
 DRAWS = 3  # of each random row, whose mean is reported
@@ -59,7 +59,7 @@ def evaluate(
   Raises:
     InputError: if data have no labels, or there are no k dimensions.
   """
-  program.need_labels(source, "selection")
+  needs.need_labels(source, "selection")
   width = config_lib.widths(config)["f"]
   keep = keep or max(1, width // 4)
   checks.whole("keep", keep, 1, width)
@@ -71,7 +71,7 @@ def evaluate(
   }
   if transfer:
     other = data_lib.load(transfer, image_size=config.data.image_size)
-    program.need_labels(other, "selection")
+    needs.need_labels(other, "selection")
     for name in ("train", "test"):
       parts[f"transfer_{name}"] = program.extract(config, variables, other, name, mesh)
     classes["transfer_"] = other.num_classes

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from ncl_jax import features, metrics, objective
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import needs, program
 
 BATCH = 256  # images that a loss compares, about
 KS = (1, 10, 100)
@@ -39,7 +39,7 @@ def evaluate(
   Raises:
     InputError: if there are fewer than 4 test images.
   """
-  program.need_images(source, "sepin")
+  needs.need_images(source, "sepin")
   if source.num_examples("test") < 4:
     raise InputError(
       f"sepin on {source.num_examples('test')} test images: at least 4 make two halves "

@@ -242,7 +242,7 @@ function dimensions() {
   for (let d = 0; d < side.dimensions; d++) {
     const top = side.majority[d];
     const named = known && top >= 0 && className(top).toLowerCase().includes(text);
-    const said = texts(side, "words", d).some(([, word]) => word.includes(text));
+    const said = texts(side, "words", d).some(([, word]) => word.toLowerCase().includes(text));
     if (side.active[d] >= least && (!text || named || said || String(d) === text)) found.push(d);
   }
   const column = COLUMNS.find((c) => c.key === state.sort);

@@ -58,6 +58,7 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
   """The two arms under comparison, to look around in."""
   count = len(comparison.images)
   ids = data.some(count, data.IMAGES)
+  things = "texts" if comparison.texts else "images"
   return explorer.Exploration(
     title=comparison.title,
     images=comparison.images[ids],
@@ -66,7 +67,8 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
     sides=tuple(
       explorer.Side(arm.label, arm.features[ids]) for arm in comparison.arms[:2]
     ),
-    note="" if len(ids) == count else f"{len(ids)} of {count} test images",
+    note="" if len(ids) == count else f"{len(ids)} of {count} test {things}",
+    texts=tuple(comparison.texts[n] for n in ids) if comparison.texts else (),
   )
 
 

@@ -63,6 +63,7 @@ class Comparison:
     labels: classes of the test images, -1 = unlabelled, shape [N].
     images: uint8 test images, shape [N, H, W, C] with C 1 or 3.
     class_names: names of the classes.
+    texts: N texts that the images are, see `data.texts`; () for images.
   """
 
   title: str
@@ -76,6 +77,7 @@ class Comparison:
   labels: np.ndarray
   images: np.ndarray
   class_names: tuple[str, ...]
+  texts: tuple[str, ...] = ()
 
   def __post_init__(self):
     if len(self.arms) < 2:
@@ -85,6 +87,7 @@ class Comparison:
     images = len(self.images)
     for name, count in [
       ("labels", len(self.labels)),
+      ("texts", len(self.texts) or images),
       *((f"features of {arm.key!r}", len(arm.features)) for arm in self.arms),
     ]:
       if count != images:

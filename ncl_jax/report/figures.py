@@ -17,7 +17,8 @@ def draw(comparison: Comparison) -> tuple[drawing.Picture, ...]:
   """Draws the figures that the comparison has the numbers for."""
   with drawing.style():
     pictures = (
-      figures_images.top_images(comparison),
+      # Of texts a picture shows the bytes; the explorer has the words.
+      None if comparison.texts else figures_images.top_images(comparison),
       figures_results.interpretability(comparison),
       figures_results.accuracy(comparison),
       figures_features.expected_activation(comparison),

@@ -3,6 +3,7 @@
 import pathlib
 
 from ncl_jax import writer
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 from ncl_jax.report import classifiers, drawing, figures, figures_runs
@@ -46,7 +47,7 @@ def draw(
     curve = tuple(writer.read(run.path / "metrics.jsonl"))
     arms.append(Arm(key, label, {}, curve, f))
     layers += [(f"{label}: h", test.h), (f"{label}: f", f)]
-  images = source.split("test").images
+  images = source.split("test").images[test.ids]
   comparison = Comparison(
     title=source.name,
     facts=(),
@@ -57,8 +58,9 @@ def draw(
     expected={},
     seeds=(method.config.seed,),
     labels=test.labels,
-    images=images[test.ids],
+    images=images,
     class_names=source.class_names,
+    texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
   )
   rows = [
     writer.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)

@@ -95,6 +95,15 @@ def test_arrays_come_back(parsed):
   np.testing.assert_allclose(arrays(content["sides"][1])["sepin"][:, 0], scores, 1e-6)
 
 
+def test_texts_stand_for_themselves_without_pictures_of_their_bytes(tmp_path):
+  made = example.make(texts=tuple(f"text {i}" for i in range(40)))
+  parsed = Scripts(explorer.write(tmp_path / "e.html", made).read_text("utf-8"))
+  content = json.loads(parsed.texts["data"])
+  assert content["texts"][39] == "text 39" and content["images"] == 40
+  sheets = [name for name in parsed.texts if name.startswith("sheet")]
+  assert sheets == ["sheet0"] and len(parsed.texts["sheet0"]) < 200
+
+
 def test_texts_and_partners_are_data_too(tmp_path):
   made = example.two_towers()
   file = explorer.write(tmp_path / "e.html", made)

@@ -1,0 +1,57 @@
+"""What an encoder is given, checked: its settings and its labels."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from ncl_jax import checks, nonneg
+from ncl_jax.errors import InputError
+
+POSITIVES = ("views", "pairs", "labels")
+
+
+def check(encoder: Any) -> None:
+  """Its settings, as the attributes of a `NonNegativeEncoder`.
+
+  Raises:
+    InputError: naming the first that is not as it should be.
+  """
+  for name, low in (
+    ("n_components", 1),
+    ("n_active", 0),
+    ("hidden", 0),
+    ("epochs", 0),
+    ("batch_size", 2),
+  ):
+    checks.whole(name, getattr(encoder, name), low)
+  checks.choice("map", encoder.map, sorted(nonneg.NON_NEGATIVE))
+  checks.choice("positives", encoder.positives, POSITIVES)
+  for name in ("temperature", "learning_rate"):
+    checks.positive(name, getattr(encoder, name))
+  for name, below in (
+    ("noise", np.inf),
+    ("reconstruction", np.inf),
+    ("weight_decay", np.inf),
+    ("dropout", 1),
+  ):
+    value = getattr(encoder, name)
+    if not 0 <= value < below:
+      raise InputError(f"{name} = {value!r}: it must be at least 0 and below {below}")
+
+
+def numbered(y: Any, rows: int) -> np.ndarray:
+  """Labels as int32 [N], -1 = none."""
+  if y is None:
+    raise InputError(
+      "positives = 'labels' requires y to be passed, but the target y is None"
+    )
+  labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+  if labels.shape != (rows,):
+    raise InputError(f"y has shape {labels.shape}: it must be ({rows},), a label a row")
+  names, numbers = np.unique(labels, return_inverse=True)
+  if names.dtype.kind in "iuf":
+    numbers = np.where(labels == -1, -1, numbers)
+  if (np.bincount(numbers[numbers >= 0], minlength=1) < 2).all():
+    raise InputError(f"y: none of the {len(names)} labels has two rows: no positives")
+  return numbers.astype(np.int32)
