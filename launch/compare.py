@@ -8,6 +8,7 @@ controls, controls.txt. Where data and network are the paper's, its numbers stan
 ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
 Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
 controls, but none of them finetuned: --control_programs=feature_stats,knn,linear_probe.
+Of two towers (configs/pairs.py, texts.py) the figures of launch.pairs come first.
 """
 
 from absl import flags
