@@ -1,6 +1,5 @@
 """Network layers with torch's definitions: convolution, batch normalisation, linear."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +58,7 @@ class Conv(nn.Module):
     padding: zero pixels on each side.
     dtype: computation's type; None = that of input and parameters. Parameters are
       float32.
+    kept: whether `from_kept` keeps the output; else it is computed again.
 
   Reference: He et al. 2015 (arXiv:1502.01852), eq. 14.
   """
@@ -68,6 +68,7 @@ class Conv(nn.Module):
   strides: int = 1
   padding: int = 0
   dtype: Any = None
+  kept: bool = True
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -80,7 +81,8 @@ class Conv(nn.Module):
     shape = (self.size, self.size, x.shape[-1], self.features)
     kernel = self.param("kernel", init, shape)
     x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
-    return checkpoint_name(conv2d(x, kernel, self.strides, self.padding), KEPT)
+    y = conv2d(x, kernel, self.strides, self.padding)
+    return checkpoint_name(y, KEPT) if self.kept else y
 
 
 class Linear(nn.Module):
@@ -159,9 +161,11 @@ class BatchNorm(nn.Module):
       mean, var = checkpoint_name(moments, KEPT)
     else:
       mean, var = running_mean.value[None], running_var.value[None]
+    factor = scale[None] * jax.lax.rsqrt(var + self.epsilon)
+    mean, factor = (a[None, :, None, None] for a in (mean, factor))
+    y = (grouped - mean) * factor + bias[None, None, None, None]
     dtype = jnp.result_type(x, scale) if self.dtype is None else self.dtype
-    y = _normalise(grouped, mean, var + self.epsilon, scale, bias, jnp.dtype(dtype))
-    return y.reshape(x.shape)
+    return y.reshape(x.shape).astype(dtype)
 
   def _move(
     self, grouped: jax.Array, running_mean: nn.Variable, running_var: nn.Variable
@@ -173,7 +177,13 @@ class BatchNorm(nn.Module):
       raise InputError(
         f"{count} value per channel: training needs at least 2 to normalise a batch"
       )
-    mean, var = _moments(grouped, jax.lax.stop_gradient(running_mean.value))
+    # One pass over the batch gives both moments. Taken about the running mean, which
+    # soon follows the batch's, the difference below keeps its digits; exact about any.
+    shift = jax.lax.stop_gradient(running_mean.value)
+    moved = grouped - shift[None, None, None, None]
+    first = jnp.mean(moved, (0, 2, 3))
+    var = jnp.maximum(jnp.mean(moved * moved, (0, 2, 3)) - first * first, 0)
+    mean = first + shift[None]
     if not self.is_initializing():
       # All views' moves at once: a view's part fades with each that comes after it.
       old = (1 - self.momentum) ** views
@@ -184,31 +194,3 @@ class BatchNorm(nn.Module):
       for running, batch in zip((running_mean, running_var), seen, strict=True):
         running.value = old * running.value + jnp.sum(weights * batch, 0)
     return mean, var
-
-
-# Both under jit, so that layers of one shape are traced once: a tenth of the time that
-# tracing a step takes. The compiler gets the same arithmetic.
-@jax.jit
-def _moments(grouped: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Mean and biased variance [V, C] of [N, V, H, W, C]."""
-  # One pass over the batch gives both moments. Taken about the running mean, which
-  # soon follows the batch's, the difference below keeps its digits; exact about any.
-  moved = grouped - shift[None, None, None, None]
-  first = jnp.mean(moved, (0, 2, 3))
-  var = jnp.maximum(jnp.mean(moved * moved, (0, 2, 3)) - first * first, 0)
-  return first + shift[None], var
-
-
-@functools.partial(jax.jit, static_argnames="dtype")
-def _normalise(
-  grouped: jax.Array,
-  mean: jax.Array,
-  var: jax.Array,
-  scale: jax.Array,
-  bias: jax.Array,
-  dtype: Any,
-) -> jax.Array:
-  """`(x - mean) / sqrt(var) scale + bias` of [N, V, H, W, C] and [V, C] moments."""
-  factor = scale[None] * jax.lax.rsqrt(var)
-  mean, factor = (a[None, :, None, None] for a in (mean, factor))
-  return ((grouped - mean) * factor + bias[None, None, None, None]).astype(dtype)
