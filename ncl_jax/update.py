@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from ncl_jax import accumulation, classifier, nonneg, objective, pair_loss
 from ncl_jax import config as config_lib
 from ncl_jax import momentum as momentum_lib
+from ncl_jax import sharding as sharding_lib
 
 
 def make_update(
@@ -53,7 +54,7 @@ def make_update(
   count = config_lib.views(config)
   total = config.train.epochs * steps_per_epoch
   forward = accumulation.in_chunks(
-    _forward(config, make_views, count), config.train.accumulate
+    _forward(config, make_views, count, mesh), config.train.accumulate
   )
 
   def mapped(z, step):
@@ -101,9 +102,10 @@ def make_update(
   return update
 
 
-def _forward(config, make_views, count):
+def _forward(config, make_views, count, mesh):
   """Views to the outputs of the network, its predictor and its slow copy."""
-  model, predictor = config_lib.model(config), config_lib.predictor(config)
+  on_cpu = sharding_lib.platform(mesh) == "cpu"
+  model, predictor = config_lib.model(config, on_cpu), config_lib.predictor(config)
   bn_views = count if config.model.batch_norm == "per_view" else 1
 
   def run(network, params, batch_stats, rows, **texts):

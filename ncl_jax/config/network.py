@@ -9,14 +9,23 @@ from ncl_jax import augment, families, models, towers, vit
 from ncl_jax.config.fields import VITS
 
 
-def model(config: ConfigDict) -> models.ContrastiveModel | towers.TwoTowers:
-  """The network that the settings describe: of images, or of images and texts."""
+def model(
+  config: ConfigDict, keep_all: bool = False
+) -> models.ContrastiveModel | towers.TwoTowers:
+  """The network that the settings describe: of images, or of images and texts.
+
+  Args:
+    config: resolved settings.
+    keep_all: of a ResNet, see there; the numbers are the same.
+  """
   settings = config.model
   text = towers.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
   if settings.backbone == "text":
     backbone: Any = towers.PixelText(text.clone())
   else:
     backbone = _backbone(config).clone(remat=settings.remat)
+    if isinstance(backbone, models.ResNet):
+      backbone = backbone.clone(keep_all=keep_all)
   if not settings.projector:
     return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(
