@@ -17,6 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import multiprocessing
 import pathlib
 import resource
+import shutil
 import tempfile
 import time
 
@@ -43,8 +44,10 @@ def main() -> None:
   flags = parser.parse_args()
   devices = sharding.set_cpu_devices(flags.batch)
   with tempfile.TemporaryDirectory() as folder:
-    train = pathlib.Path(folder) / "train"
+    train, test = (pathlib.Path(folder) / part for part in ("train", "test"))
     bytes_each = write(train, flags.images, (flags.width, flags.height))
+    # Without any for tests a part of the images would be kept back for these.
+    shutil.copytree(train / "0", test / "0")
     contestants = ours(folder, flags) | torch_ways(train, flags)
     seen = {name: [] for name in contestants}
     for round_ in range(flags.repeats + 1):
@@ -115,6 +118,7 @@ def ours(folder, flags):
   """The feed of training, with and without the views."""
   source_module.IN_MEMORY_BYTES = 0  # of a set as small as this one, too
   source = data.load(f"folder:{folder}", image_size=256)
+  assert source.num_examples("train") == flags.images
   config = augment.AugmentConfig(size=224, mean=MEAN, std=STD)
   mesh = sharding.make_mesh()
   split = sharding.batch_sharded(mesh)

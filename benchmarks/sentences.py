@@ -25,6 +25,7 @@ from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.evaluators import feature_stats
 
 DIMENSIONS, ACTIVE = 256, 8
+NEIGHBOURS = 20  # training texts that vote
 ACTIVITY = 0.03  # of the texts: purity's share, as in the reports
 THRESHOLD = 1e-5
 FIGURES = {
@@ -78,8 +79,8 @@ def main() -> None:
     rows,
     flags.json,
     f"Per cent, but for live dimensions; means over {flags.seeds} seeds. neighbours: "
-    "weighted vote of 20 training texts; probe: logistic regression, penalty by "
-    "cross-validation; purity: at 3 % activity; largest class: "
+    f"weighted vote of {NEIGHBOURS} training texts; probe: logistic regression, "
+    f"penalty by cross-validation; purity: at {ACTIVITY:.0%} activity; largest class: "
     f"{100 * np.bincount(labels['test']).max() / len(labels['test']):.1f}.",
   )
 
@@ -102,7 +103,9 @@ def figures(
     activity=ACTIVITY,
     seed=seed,
   )
-  near = metrics.knn_predict(f["train"], labels["train"], f["test"], classes)
+  near = metrics.knn_predict(
+    f["train"], labels["train"], f["test"], classes, k=NEIGHBOURS
+  )
   penalties = {"C": np.logspace(-1, 4, 6)}
   probe = GridSearchCV(LogisticRegression(max_iter=500), penalties, cv=3)
   probe.fit(f["train"], labels["train"])

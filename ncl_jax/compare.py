@@ -81,18 +81,18 @@ def compare(
   checks.choice("controls", against, CONTROLS)
   for name in programs or ():
     checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
-  if control_programs is not None:
-    allowed = [x for x in programs or evaluators.PROGRAMS if x in evaluators.PROGRAMS]
-    for name in control_programs:
-      checks.choice("control program", name, allowed)
-    if not control_programs:
-      raise InputError(f"no control program: at least one of {', '.join(allowed)}")
   config_lib.validate(config)
   root = pathlib.Path(workdir).expanduser().resolve()
   source = workdir_lib.load_source(config)
   if programs is None:
     programs = needs.applicable(config, source) + evaluators.PAIRED
   needs.check(programs, config, source)
+  if control_programs is not None:
+    allowed = [x for x in programs if x in evaluators.PROGRAMS]
+    for name in control_programs:
+      checks.choice("control program", name, allowed)
+    if not control_programs:
+      raise InputError(f"no control program: at least one of {', '.join(allowed)}")
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:

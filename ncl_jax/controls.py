@@ -190,8 +190,14 @@ def last_layer(
     (config, variables) of the new network.
 
   Raises:
-    InputError: if the network has no projector.
+    InputError: if the network has no projector, or one whose last layer is followed by
+      learnt slopes.
   """
+  if config.model.projector_slopes:
+    raise InputError(
+      "model.projector_slopes follow the last layer, which this control changes: "
+      "allowed are runs without them"
+    )
   if not config.model.projector:
     raise InputError(
       "the network has no projector (model.projector is False), whose last layer this "

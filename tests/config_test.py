@@ -268,6 +268,9 @@ def test_a_learnt_map_stands_alone():
   config = get("digits", "ncl")
   config.model.projector_slopes = True
   refuses(config, "loss.map is rep_relu: allowed is identity")
+  config = get("digits", "ce")
+  config.model.projector_slopes = True
+  refuses(config, "model.projector is False")
 
 
 def refuses(config, says):

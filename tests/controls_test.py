@@ -221,7 +221,7 @@ def test_every_row_has_a_place_and_every_place_a_row(source):
   assert math.isnan(measures.value({"knn": {"h": {"accuracy": None}}}, "knn_h"))
 
 
-def test_controls_that_are_trained_are_cl_but_for_one_setting(pair):
+def test_controls_that_are_trained_are_cl_but_for_one_setting(pair, tmp_path):
   run = pair[1]
   given = run.config.copy_and_resolve_references()
   cl = compare._arm_config(given, "cl", 3)
@@ -237,11 +237,14 @@ def test_controls_that_are_trained_are_cl_but_for_one_setting(pair):
   assert set(compare.TRAINED) == {"cl_l1", "cl_narrow"}
   with pytest.raises(InputError, match="controls.*'some'.*trained"):
     compare.compare(given, "unused", seeds=1, against="some")
+  given.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz')}"
   for wrong in (("knn",), ("axes",), ()):
     with pytest.raises(InputError, match="control program.*retrieval"):
       compare.compare(
         given, "unused", seeds=1, programs=("retrieval",), control_programs=wrong
       )
+  with pytest.raises(InputError, match="control program.*'pairs'.*knn"):
+    compare.compare(given, "unused", seeds=1, control_programs=("pairs",))
 
 
 def test_the_papers_numbers_stand_beside_its_data_and_network_alone():

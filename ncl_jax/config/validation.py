@@ -136,6 +136,8 @@ def check_map(config: ConfigDict) -> None:
       f"model.projector_slopes learns a map for each dimension, and loss.map is "
       f"{settings.map}: allowed is identity, as in the method cl"
     )
+  if config.model.projector_slopes and not config.model.projector:
+    raise InputError("model.projector_slopes: model.projector is False, there is none")
   width = widths(config)["z"]
   if settings.map_dims > width:
     raise InputError(

@@ -195,7 +195,15 @@ def _split(
   labels = columns.pop("label", unknown)
   levels = {key.removesuffix("_label"): column for key, column in columns.items()}
   found = None
-  if captions:
+  empty = [i for i, text in enumerate(captions) if not text.strip()]
+  if empty:
+    # Whoever needs captions is told that there are none; others need not care.
+    logging.warning(
+      "tfds:%s, %s: %d of %d captions are empty, the first at %d: taken as images "
+      "without captions",
+      *(builder.name, split, len(empty), len(captions), empty[0]),
+    )
+  elif captions:
     what = f"captions of the split {split} of tfds:{builder.name}"
     found = texts.checked(np.array(captions), what)
   return Split(images, labels, levels, captions=found)

@@ -41,7 +41,18 @@ def check(encoder: Any) -> None:
 
 
 def numbered(y: Any, rows: int) -> np.ndarray:
-  """Labels as int32 [N], -1 = none."""
+  """Labels by number.
+
+  Args:
+    y: labels [N], of any type; of numbers -1 is no label.
+    rows: N.
+
+  Returns:
+    int32 [N], places among the sorted labels; -1 for none.
+
+  Raises:
+    InputError: without y, for another shape, or if no label has two rows.
+  """
   if y is None:
     raise InputError(
       "positives = 'labels' requires y to be passed, but the target y is None"

@@ -10,9 +10,7 @@ from ncl_jax.data.source import Images
 IMAGES = 10_000  # more would make the page too large to open
 TOP = 24  # images shown of a dimension
 TEXTS = 12  # words shown of a dimension, and captions
-PATCHES = (
-  4 << 20
-)  # values of attention of all heads; where they are more, of their mean
+PATCHES = 4 << 20  # values of all heads' attention; of their mean where there are more
 KEPT = 16  # values kept of an image's code
 NEIGHBOURS = 8
 CLASSES = 10  # bars of a class histogram
