@@ -41,12 +41,12 @@ def evaluate(
   Returns:
     {"settings", "recall", "chance", "zero_shot", the two sides, "both", "dimensions"}:
     recall "image_to_text@1" and so on, where images of the same caption count as each
-    other's, and what features of zeros would reach; zero_shot of the "classes" and of
-    each further level with names, with "_largest" the share of the largest class, with
-    "_mean" the mean over classes, which guessing
-    brings to "_chance"; of each side what `feature_stats.statistics` gives, of both the
-    live dimensions that they share. Of each dimension that is live for images its mean,
-    and the words and images (positions, captions, texts) that activate it most.
+    other's, and its chance, that of features that are all alike; zero_shot of the
+    "classes" and of each further level with names, with "_largest" the share of the
+    largest class, with "_mean" the mean over classes, which guessing brings to
+    "_chance"; of each side what `feature_stats.statistics` gives, of both the live
+    dimensions that they share. Of each dimension that is live for images its mean, and
+    the words and images (positions, captions, texts) that activate it most.
 
   Raises:
     InputError: if the data have no pairs.
