@@ -200,6 +200,7 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
     (supervised, "supervised"),
     (families, "families"),
     (families, "families/long"),
+    (families, "families/slow"),
     (fashion, "fashion"),
     (pairs, "pairs"),
     (harder, "harder"),
