@@ -7,7 +7,7 @@ libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for eight simulated devic
 Printed: memory of a device and what takes it, whether it fits, arithmetic, and what the
 devices send to each other. Speed is not: nothing here could measure it. Making the
 machine code of a large network takes many minutes; --nocode ends before it, with the
-memory as it was laid out until then, a tenth less where both were seen.
+memory as it was laid out until then, a tenth to a fifth less where both were seen.
 """
 
 import os
