@@ -238,11 +238,11 @@ def plan(
     "model_flops": batch * model_flops(config, source),
   }
   began = time.perf_counter()
-  lowered = steps.lower(state, data)
+  lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
   try:
     if dump is not None:
       return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
-    compiled = lowered.compile()
+    compiled = lowered.compile(step_lib.cpu_effort(1, mesh))
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise

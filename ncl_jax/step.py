@@ -171,10 +171,38 @@ def build(function: Callable[[], Any], mesh: Mesh) -> Any:
   Returns:
     The tree, replicated over the mesh.
   """
+  whole = sharding_lib.replicated(mesh)
   # It runs once, so the time to compile it is what counts: on CPU, for a ResNet-10, 4.5
   # instead of 21 CPU seconds.
-  whole = sharding_lib.replicated(mesh)
   return jax.jit(function, out_shardings=whole, compiler_options=cpu_effort(0, mesh))()
+
+
+def make_init(
+  config: ConfigDict,
+  source: Source,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+) -> Any:
+  """The program that makes the state before the first step, one for all seeds.
+
+  Args:
+    config: resolved settings; their seed does not count.
+    source: for the image channels and the number of classes.
+    optimizer: from `make_optimizer`.
+    mesh: from `sharding.make_mesh`.
+
+  Returns:
+    Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed; to
+    be compiled with `cpu_effort(0)`, as there.
+  """
+
+  def init(seed: jax.Array) -> TrainState:  # uint32 []
+    drawn = config.copy_and_resolve_references()
+    with drawn.ignore_type():
+      drawn.seed = seed
+    return init_state(drawn, source, optimizer)
+
+  return jax.jit(init, out_shardings=sharding_lib.replicated(mesh))
 
 
 def cpu_effort(level: int, mesh: Mesh | None = None) -> dict[str, Any] | None:
@@ -206,8 +234,9 @@ def make_step(
     and donated.
   """
   whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
+  one = _make_step(config, source, mesh, optimizer, learning_rate)
   return jax.jit(
-    _make_step(config, source, mesh, optimizer, learning_rate),
+    lambda state, batch: one(state, batch, config.seed),
     in_shardings=(whole, split),
     out_shardings=(whole, whole, split),
     donate_argnums=0,
@@ -226,10 +255,11 @@ def make_steps(
 ):
   """Some train steps in one call: as many as `steps_in_call` says.
 
-  The same numbers, bit for bit, as so many calls of one step.
+  The same numbers, bit for bit, as so many calls of one step, and one program for all
+  seeds.
 
   Args:
-    config: resolved settings.
+    config: resolved settings; their seed does not count.
     source: for the number of classes, and of steps in an epoch.
     mesh: from `sharding.make_mesh`.
     optimizer: from `make_optimizer`.
@@ -239,9 +269,11 @@ def make_steps(
     per_call: steps in a call at most; 1 unless `resident`.
 
   Returns:
-    `steps(state, data) -> (state, metrics, z, labels)`; data as `feed.open_feed` gives
-    them; metrics are those of each step, [per_call], z [N, V, D] and labels [N] those
-    of the last. The state is replicated and donated.
+    `steps(state, data, seed) -> (state, metrics, z, labels)`; data as `feed.open_feed`
+    gives them; seed: uint32 []; metrics are those of each step, [per_call], z [N, V, D]
+    and labels [N] those of the last. The state is replicated and donated. To be
+    compiled with `cpu_effort(1)`: in a fifth less time than by default, for as fast a
+    step.
   """
   one = _make_step(config, source, mesh, optimizer, learning_rate)
   size = config.train.batch_size
@@ -249,26 +281,26 @@ def make_steps(
   log_every = config.train.log_every_steps
   whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
 
-  def step(state, data):
+  def step(state, data, seed):
     batch = data
     if resident:
       start = state.step % per_epoch * size
       batch = feed.batch_of(data, start, size, mesh, source.image_shape)
-    state, values, z = one(state, batch)
+    state, values, z = one(state, batch, seed)
     return state, values, z, batch["label"]
 
-  def steps(state, data):
+  def steps(state, data, seed):
     if per_call == 1:
-      state, values, *last = step(state, data)
+      state, values, *last = step(state, data, seed)
       return state, jax.tree.map(lambda x: x[None], values), *last
-    _, values, *last = jax.eval_shape(step, state, data)
+    _, values, *last = jax.eval_shape(step, state, data, seed)
     rows = jax.tree.map(lambda x: jnp.zeros((per_call, *x.shape), x.dtype), values)
     last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), last)
     last = jax.lax.with_sharding_constraint(last, split)
 
     def body(i, carry):
       state, rows, *_ = carry
-      state, values, *last = step(state, data)
+      state, values, *last = step(state, data, seed)
       rows = jax.tree.map(lambda row, x: row.at[i].set(x), rows, values)
       return state, rows, *last
 
@@ -279,11 +311,9 @@ def make_steps(
 
   return jax.jit(
     steps,
-    in_shardings=(whole, whole if resident else split),
+    in_shardings=(whole, whole if resident else split, whole),
     out_shardings=(whole, whole, split, split),
     donate_argnums=0,
-    # Measured: a fifth less time to compile than by default, and as fast a step.
-    compiler_options=cpu_effort(1, mesh),
   )
 
 
@@ -314,9 +344,8 @@ def _make_step(
   optimizer: optax.GradientTransformation,
   learning_rate: optax.Schedule,
 ):
-  """A step from a batch of images, a pure function of global arrays."""
+  """A step from a batch of images and a seed, a pure function of global arrays."""
   views_config = config_lib.augmentation(config)
-  seed = config.seed
   per_epoch = source.steps_per_epoch(config.train.batch_size)
 
   def make_views(batch):
@@ -333,7 +362,7 @@ def _make_step(
     per_epoch,
   )
 
-  def step(state, batch):
+  def step(state, batch, seed):
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     # Of the whole batch, so that views do not depend on `train.accumulate`.
     n, labels = batch["image"].shape[0], batch["label"]

@@ -20,6 +20,7 @@ from ncl_jax import (
   dry_run,
   momentum,
   optimizers,
+  programs,
   speed,
   writer,
 )
@@ -33,9 +34,10 @@ from ncl_jax.errors import Stopped
 from ncl_jax.step import (
   TrainState,
   batch_statistics,
-  build,
+  cpu_effort,
   init_state,
   init_variables,
+  make_init,
   make_optimizer,
   make_steps,
   steps_in_call,
@@ -115,11 +117,19 @@ def _train(
     return
   for line in dry_run.forewarning(config, source):
     logging.info("%s", line)
+  whole = sharding_lib.replicated(mesh)
+  # Larger ones count by their lower half, as in `jax.random.key`.
+  seed = jax.device_put(np.uint32(config.seed % 2**32), whole)
+  about = _about(config, source, resident, per_call)
   if start:
     state = _restore(checkpoints, start, config, source, optimizer, mesh)
     logging.info("going on from step %d of %d", start, total)
   else:
-    state = build(lambda: init_state(config, source, optimizer), mesh)
+    init = make_init(config, source, optimizer, mesh)
+    init = programs.compiled(
+      "init", init, (seed,), about, mesh, options=cpu_effort(0, mesh)
+    )
+    state = init(seed)
     if config.train.init_from:
       state = _with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
@@ -149,14 +159,20 @@ def _train(
   done, first = start, None
   try:
     data = feed.at(start)
-    traced = steps.trace(state, data)
-    laps.lap("trace")
-    compiled = traced.lower().compile()
+    compiled = programs.compiled(
+      "steps",
+      steps,
+      (state, data, seed),
+      about,
+      mesh,
+      options=cpu_effort(1, mesh),
+      traced=lambda: laps.lap("trace"),
+    )
     laps.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
       recording.before(done, count)
-      state, values, z, labels = compiled(state, data)
+      state, values, z, labels = compiled(state, data, seed)
       done += count
       recording.after(done, values)
       if first is None:
@@ -200,6 +216,22 @@ def _train(
     progress.close()
     if best:
       best.close()
+
+
+def _about(
+  config: ConfigDict, source: Source, resident: bool, per_call: int
+) -> dict[str, Any]:
+  """What the compiled programs are made from; a seed is given to them."""
+  settings = config.copy_and_resolve_references()
+  settings.seed = 0
+  return {
+    "config": config_lib.to_json(settings),
+    "images": source.image_shape,
+    "classes": source.num_classes,
+    "steps_per_epoch": source.steps_per_epoch(config.train.batch_size),
+    "resident": resident,
+    "per_call": per_call,
+  }
 
 
 def _report_speed(path, config, source, laps, start, steps):

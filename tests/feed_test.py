@@ -75,7 +75,8 @@ def program():
 
 def test_the_loop_is_one_on_a_tpu(program):
   steps, state, data = program
-  text = steps.trace(state, data).lower(lowering_platforms=("tpu",)).as_text()
+  traced = steps.trace(state, data, np.uint32(0))
+  text = traced.lower(lowering_platforms=("tpu",)).as_text()
   # What each loop carries: one the whole state, another the few words of the random
   # number generator.
   carried = [line.count("%iterArg") for line in text.splitlines() if "while(" in line]
@@ -86,10 +87,11 @@ def test_the_loop_is_one_on_a_tpu(program):
 
 def test_a_steady_run_sends_nothing_and_compiles_once(program):
   steps, state, data = program
+  seed = jax.device_put(np.uint32(0), state.step.sharding)
   with jax.transfer_guard_host_to_device("disallow_explicit"):
     # Of 2 and 1 steps: to the logged one, to the end of the epoch.
     for done in (2, 3):
-      state, values, *_ = steps(state, data)
+      state, values, *_ = steps(state, data, seed)
       assert int(jax.device_get(state.step)) == done
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"):
       jax.device_put(np.zeros(3))

@@ -118,7 +118,7 @@ def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm, re
   )
   state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   data = feed.open_feed(source, config, mesh, 0, resident).at(0)
-  hlo = step.lower(state, data).compile().as_text()
+  hlo = step.lower(state, data, np.uint32(0)).compile().as_text()
   assert "all-to-all" not in hlo
   assert "all-reduce" in hlo
   sizes = [
