@@ -181,6 +181,7 @@ def plan(
   source: Source,
   devices: Sequence[jax.Device],
   dump: pathlib.Path | None = None,
+  code: bool = True,
 ) -> Plan:
   """Compiles the train step for the devices, without running anything.
 
@@ -188,9 +189,10 @@ def plan(
     config: settings, as given to `train`.
     source: the data, or their shapes.
     devices: from `devices`, or `jax.devices()`.
-    dump: given to `dump_to` before: memory is planned, and machine code, which takes
-      most of the time and changes no other number, is not waited for. A thread is left
-      at work on it; the process is to end soon.
+    dump: given to `dump_to` before; memory is read from there as it is laid out.
+    code: False, with `dump`: machine code, which takes most of the time and changes no
+      other number, is not waited for. A thread is left at work on it; the process is
+      to end soon.
 
   Raises:
     InputError: for settings that cannot work.
@@ -240,7 +242,7 @@ def plan(
   began = time.perf_counter()
   lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
   try:
-    if dump is not None:
+    if dump is not None and not code:
       return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
     compiled = lowered.compile(step_lib.cpu_effort(1, mesh))
   except jax.errors.JaxRuntimeError as error:
@@ -259,10 +261,14 @@ def plan(
     - memory.alias_size_in_bytes
     - sum(arguments.values()),
   )
+  temp = memory.temp_size_in_bytes
+  if dump is not None:
+    # A TPU's compiler adds the gaps between buffers to the memory that they lie in.
+    temp = assigned(_layout(dump))[1]
   return Plan(
     **known,
     compile_seconds=seconds,
-    temp=memory.temp_size_in_bytes,
+    temp=temp,
     program=memory.generated_code_size_in_bytes,
     counted_flops=costs.get("flops", 0.0),
     collectives=tuple(hlo.collectives(compiled.as_text())),
@@ -294,15 +300,19 @@ def _until_planned(
       )
   seconds = time.perf_counter() - began
   thread.join(2)
-  (layout,) = dump.glob("*after_optimizations-buffer-assignment.txt")
   (program,) = dump.glob("*after_optimizations_after_buffer_assignment.txt")
-  held, temp = assigned(layout.read_text())
+  held, temp = assigned(_layout(dump))
   arguments["rest"] = max(0, held - sum(arguments.values()))
   return {
     "compile_seconds": seconds,
     "temp": temp,
     "collectives": tuple(hlo.collectives(program.read_text())),
   }
+
+
+def _layout(dump: pathlib.Path) -> str:
+  (file,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+  return file.read_text()
 
 
 def assigned(text: str) -> tuple[int, int]:

@@ -180,14 +180,21 @@ def test_memory_is_read_from_the_compilers_account():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
-def test_a_tpu_without_a_tpu(tmp_path):
+def test_a_tpu_without_a_tpu():
+  """With machine code and without: the same memory, and only once the program's."""
   command = [sys.executable, "-m", "launch.plan", "--config=tests/tiny.py:ncl"]
-  flags = ["--topology=v5e:2x4", "--data_shape=48,8,8,1,2", "--nocode"]
-  done = subprocess.run(
-    [*command, *flags],
-    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  assert "8 x TPU v5 lite, batch 16" in done.stdout and "\nfits\n" in done.stdout
+  command += ["--topology=v5e:2x4", "--data_shape=48,8,8,1,2"]
+  pages = []
+  for more in ([], ["--nocode"]):
+    done = subprocess.run(
+      [*command, *more],
+      env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 x TPU v5 lite, batch 16" in done.stdout and "\nfits\n" in done.stdout
+    pages.append(done.stdout.splitlines())
+  temporary = [[x for x in page if "temporary" in x] for page in pages]
+  assert temporary[0] == temporary[1]
+  assert [sum(x.startswith("  program ") for x in page) for page in pages] == [1, 0]
