@@ -18,9 +18,9 @@ from ncl_jax import (
   collapse,
   distributed,
   dry_run,
+  executables,
   momentum,
   optimizers,
-  programs,
   speed,
   writer,
 )
@@ -126,7 +126,7 @@ def _train(
     logging.info("going on from step %d of %d", start, total)
   else:
     init = make_init(config, source, optimizer, mesh)
-    init = programs.compiled(
+    init = executables.compiled(
       "init", init, (seed,), about, mesh, options=cpu_effort(0, mesh)
     )
     state = init(seed)
@@ -159,7 +159,7 @@ def _train(
   done, first = start, None
   try:
     data = feed.at(start)
-    compiled = programs.compiled(
+    compiled = executables.compiled(
       "steps",
       steps,
       (state, data, seed),

@@ -1,4 +1,4 @@
-"""Compiled programs of earlier starts, found without tracing them again.
+"""Executables of earlier starts, found without tracing them again.
 
 JAX's own cache (see `compile_cache`) is asked with a program that has been traced and
 lowered, which takes Python longer than loading the answer takes. Here it is asked for
@@ -43,7 +43,7 @@ def set_up() -> None:
   global _folder
   cache = jax.config.values["jax_compilation_cache_dir"]
   if cache and "://" not in cache:
-    _folder = pathlib.Path(cache) / "programs"
+    _folder = pathlib.Path(cache) / "executables"
 
 
 def compiled(

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from ncl_jax import programs, sharding, writer
+from ncl_jax import executables, sharding, writer
 from tests import tiny
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
   """Where programs are kept within a test, beside an empty cache of JAX's own."""
-  monkeypatch.setattr(programs, "_folder", tmp_path / "programs")
+  monkeypatch.setattr(executables, "_folder", tmp_path / "executables")
   usual = jax.config.jax_compilation_cache_dir
   _use(tmp_path / "jax")
-  yield tmp_path / "programs"
+  yield tmp_path / "executables"
   _use(usual)
 
 
@@ -47,7 +47,7 @@ class Made:
     whole = sharding.replicated(mesh)
     function = jax.jit(f, in_shardings=whole, out_shardings=whole)
     x = jax.device_put(x, whole)
-    program = programs.compiled(
+    program = executables.compiled(
       name, function, (x,), dict(about), mesh, options=options
     )
     return program(x)["y"]
@@ -158,7 +158,7 @@ def test_what_a_kill_cut_off_is_made_anew(folder, what, which):
 
 
 def test_the_oldest_go(folder, monkeypatch):
-  monkeypatch.setattr(programs, "KEPT", 4)
+  monkeypatch.setattr(executables, "KEPT", 4)
   for factor, name in enumerate("abc"):
     Made(factor)(name=name)
     for path in folder.glob(f"{name}-*"):
@@ -167,24 +167,24 @@ def test_the_oldest_go(folder, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_costs_time_alone(folder):
-  folder.parent.joinpath("programs").write_bytes(b"")
+  folder.parent.joinpath("executables").write_bytes(b"")
   made = Made()
   made(), made()
   assert made.traced == 2
 
 
 def test_off_unless_turned_on(folder, monkeypatch):
-  monkeypatch.setattr(programs, "_folder", None)
+  monkeypatch.setattr(executables, "_folder", None)
   made = Made()
   made(), made()
   assert made.traced == 2
   assert not folder.exists()
-  programs.set_up()
-  assert programs._folder == folder.parent / "jax" / "programs"
-  monkeypatch.setattr(programs, "_folder", None)
+  executables.set_up()
+  assert executables._folder == folder.parent / "jax" / "executables"
+  monkeypatch.setattr(executables, "_folder", None)
   jax.config.update("jax_compilation_cache_dir", "")
-  programs.set_up()
-  assert programs._folder is None
+  executables.set_up()
+  assert executables._folder is None
 
 
 def test_one_pair_of_programs_for_all_seeds(tmp_path):
