@@ -1,5 +1,6 @@
 """ResNet backbones, the projector, and the contrastive model made of the two."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -110,20 +111,23 @@ class ResNet(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, H, W, C] images -> [B, F] features h, float32."""
-    plain = self.remat or self.keep_all
-    maps = ResNet._maps if plain else from_kept(ResNet._maps, (2, 3))
-    x = maps(self, x, train, views)
+    x = self._wrapped(ResNet._maps, (2, 3))(self, x, train, views)
     return jnp.mean(at_least_float32(x), (1, 2))
 
   def _maps(self, x: jax.Array, train: bool, views: int) -> jax.Array:
     """[B, H, W, C] images -> the last stage's maps [B, h, w, F]."""
     # Each by itself: otherwise the compiler makes the maps of a stage together with its
     # output, which the next one needs long before.
-    plain = self.remat or self.keep_all
-    stage = ResNet._stage if plain else from_kept(ResNet._stage, (2, 3, 4))
+    stage = self._wrapped(ResNet._stage, (2, 3, 4))
     for index in range(len(self.stages)):
       x = stage(self, x, index, train, views)
     return x
+
+  def _wrapped(
+    self, method: Callable[..., Any], static: tuple[int, ...]
+  ) -> Callable[..., Any]:
+    plain = self.remat or self.keep_all
+    return method if plain else from_kept(method, static)
 
   def _stage(self, x: jax.Array, stage: int, train: bool, views: int) -> jax.Array:
     """Images, for stage 0, or the maps of the stage before -> maps of this one."""

@@ -89,6 +89,9 @@ def make_views(
       f"random numbers of {u['crop'].shape[0]} examples for {n} images: "
       "they must be as many"
     )
+  if not n:
+    size = config.size
+    return jnp.zeros((0, u["crop"].shape[1], size, size, images.shape[-1]))
   # Chosen while lowering: the compiled program holds one of the two. A CPU takes a
   # third of the time at 224 pixels if it works in parts and blocks; an accelerator is
   # best fed with a whole batch, large products and no gathers.

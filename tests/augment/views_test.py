@@ -50,6 +50,10 @@ def test_with_every_step_off_the_views_are_the_images():
     np.testing.assert_array_equal(views[:, view], to_unit(images))
 
 
+def test_no_images_have_no_views():
+  assert two_views(KEY, random_images(0, 8, 8, 3), config=recipe(4)).shape[:2] == (0, 2)
+
+
 def test_steps_that_are_certain_come_in_the_order_of_the_paper():
   images = random_images(2, 8, 8, 3)
   settings = {
