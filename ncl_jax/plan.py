@@ -262,9 +262,9 @@ def plan(
     - sum(arguments.values()),
   )
   temp = memory.temp_size_in_bytes
-  if dump is not None:
+  for layout in _layouts(dump) if dump else ():
     # A TPU's compiler adds the gaps between buffers to the memory that they lie in.
-    temp = assigned(_layout(dump))[1]
+    _, temp = assigned(layout)
   return Plan(
     **known,
     compile_seconds=seconds,
@@ -301,7 +301,8 @@ def _until_planned(
   seconds = time.perf_counter() - began
   thread.join(2)
   (program,) = dump.glob("*after_optimizations_after_buffer_assignment.txt")
-  held, temp = assigned(_layout(dump))
+  (layout,) = _layouts(dump)
+  held, temp = assigned(layout)
   arguments["rest"] = max(0, held - sum(arguments.values()))
   return {
     "compile_seconds": seconds,
@@ -310,9 +311,10 @@ def _until_planned(
   }
 
 
-def _layout(dump: pathlib.Path) -> str:
-  (file,) = dump.glob("*after_optimizations-buffer-assignment.txt")
-  return file.read_text()
+def _layouts(dump: pathlib.Path) -> list[str]:
+  """The compiler's accounts of its buffers, one of the step."""
+  files = dump.glob("*after_optimizations-buffer-assignment.txt")
+  return [file.read_text() for file in files]
 
 
 def assigned(text: str) -> tuple[int, int]:

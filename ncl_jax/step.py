@@ -6,6 +6,7 @@ from typing import Any
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -177,6 +178,19 @@ def build(function: Callable[[], Any], mesh: Mesh) -> Any:
   return jax.jit(function, out_shardings=whole, compiler_options=cpu_effort(0, mesh))()
 
 
+def seed_of(config: ConfigDict) -> np.ndarray:
+  """The seed as an argument of compiled programs.
+
+  Args:
+    config: its seed is below 2^63.
+
+  Returns:
+    uint32 [], or uint64 under x64: as much of it as `jax.random.key` makes use of.
+  """
+  dtype = jax.dtypes.canonicalize_dtype(np.uint64)
+  return np.array(config.seed % 2 ** (8 * dtype.itemsize), dtype)
+
+
 def make_init(
   config: ConfigDict,
   source: Source,
@@ -192,11 +206,11 @@ def make_init(
     mesh: from `sharding.make_mesh`.
 
   Returns:
-    Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed; to
-    be compiled with `cpu_effort(0)`, as there.
+    Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed;
+    seed: from `seed_of`. To be compiled with `cpu_effort(0)`, as there.
   """
 
-  def init(seed: jax.Array) -> TrainState:  # uint32 []
+  def init(seed: jax.Array) -> TrainState:
     drawn = config.copy_and_resolve_references()
     with drawn.ignore_type():
       drawn.seed = seed
@@ -270,10 +284,10 @@ def make_steps(
 
   Returns:
     `steps(state, data, seed) -> (state, metrics, z, labels)`; data as `feed.open_feed`
-    gives them; seed: uint32 []; metrics are those of each step, [per_call], z [N, V, D]
-    and labels [N] those of the last. The state is replicated and donated. To be
-    compiled with `cpu_effort(1)`: in a fifth less time than by default, for as fast a
-    step.
+    gives them, the seed as `seed_of` does; metrics are those of each step, [per_call],
+    z [N, V, D] and labels [N] those of the last. The state is replicated and donated.
+    To be compiled with `cpu_effort(1)`: in a fifth less time than by default, for as
+    fast a step.
   """
   one = _make_step(config, source, mesh, optimizer, learning_rate)
   size = config.train.batch_size

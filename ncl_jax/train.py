@@ -40,6 +40,7 @@ from ncl_jax.step import (
   make_init,
   make_optimizer,
   make_steps,
+  seed_of,
   steps_in_call,
 )
 
@@ -118,8 +119,7 @@ def _train(
   for line in dry_run.forewarning(config, source):
     logging.info("%s", line)
   whole = sharding_lib.replicated(mesh)
-  # Larger ones count by their lower half, as in `jax.random.key`.
-  seed = jax.device_put(np.uint32(config.seed % 2**32), whole)
+  seed = jax.device_put(seed_of(config), whole)
   about = _about(config, source, resident, per_call)
   if start:
     state = _restore(checkpoints, start, config, source, optimizer, mesh)

@@ -2,27 +2,36 @@
 
 import dataclasses
 import os
+import pathlib
 import subprocess
 import sys
+import time
 import types
 
+import flax
 import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from ncl_jax import config as config_lib
 from ncl_jax import executables, sharding, writer
+from ncl_jax import step as step_lib
 from tests import tiny
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  """Where programs are kept within a test, beside an empty cache of JAX's own."""
+  """Where programs are kept within a test, beside a cache of JAX's own."""
   monkeypatch.setattr(executables, "_folder", tmp_path / "executables")
+  # As in a process that begins now, whose code lies there for long.
+  monkeypatch.setattr(executables, "_BEGAN", time.time() + 3600)
+  executables._code.cache_clear()
   usual = jax.config.jax_compilation_cache_dir
   _use(tmp_path / "jax")
   yield tmp_path / "executables"
   _use(usual)
+  executables._code.cache_clear()
 
 
 def _use(cache):
@@ -35,13 +44,18 @@ class Made:
   """Makes a program, and counts how often it was traced."""
 
   factor: float = 3.0
+  callback: bool = False
   traced: int = 0
 
   def __call__(self, about=(), x=None, name="f", devices=1, options=None):
     def f(x):
       self.traced += 1
+      if self.callback:
+        jax.debug.callback(lambda x: None, x)
       return {"y": x * self.factor}
 
+    # What a process has looked at once is not looked at again.
+    executables._code.cache_clear()
     x = jax.numpy.arange(4.0) if x is None else x
     mesh = sharding.make_mesh(jax.devices()[:devices])
     whole = sharding.replicated(mesh)
@@ -87,8 +101,8 @@ def test_another_one_is_another(folder, change):
   made()
   assert made.traced == 2
   # The settings alone make no other program.
-  programs_, sources = kept(folder)
-  assert (len(programs_), len(sources)) == (1 if "about" in change else 2, 2)
+  found, sources = kept(folder)
+  assert (len(found), len(sources)) == (1 if "about" in change else 2, 2)
 
 
 def test_the_settings_of_jax_count(folder, monkeypatch):
@@ -105,30 +119,99 @@ def test_the_settings_of_jax_count(folder, monkeypatch):
   assert made.traced == 3
 
 
-@pytest.mark.parametrize("change", ["edited", "touched", "deleted"])
-def test_a_changed_file_is_seen(folder, monkeypatch, tmp_path, change):
+@pytest.fixture
+def module(monkeypatch, tmp_path):
+  """A module with a file, among those of this process."""
   file = tmp_path / "map.py"
   file.write_text("factor = 3.0")
-  module = types.ModuleType("map")
-  module.__file__ = str(file)
-  monkeypatch.setitem(sys.modules, "map", module)
+  made = types.ModuleType("map")
+  made.__file__ = str(file)
+  monkeypatch.setitem(sys.modules, "map", made)
+  return made
+
+
+@pytest.mark.parametrize("change", ["edited", "touched", "elsewhere", "gone", "more"])
+def test_other_code_is_seen(folder, monkeypatch, module, change):
+  file = pathlib.Path(module.__file__)
   made = Made()
   made()
+  before = file.stat()
   if change == "edited":
-    before = file.stat()
     file.write_text("factor = 35.0")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     made.factor = 35.0
   elif change == "touched":
     os.utime(file, ns=(1, 1))
+  elif change == "elsewhere":
+    module.__file__ = str(file.with_name("copy.py"))
+    os.link(file, module.__file__)  # with the very same dates
+  elif change == "gone":
+    monkeypatch.delitem(sys.modules, "map")
   else:
-    file.unlink()
-  np.testing.assert_array_equal(made(), made.factor * np.arange(4))
+    other = types.ModuleType("other")
+    other.__file__ = str(file.with_name("other.py"))
+    pathlib.Path(other.__file__).write_text("")
+    monkeypatch.setitem(sys.modules, "other", other)
+  for traced in (2, 2):
+    np.testing.assert_array_equal(made(), made.factor * np.arange(4))
+    assert made.traced == traced
+  # The same text is the same program.
+  assert [len(names) for names in kept(folder)] == [1 + (change == "edited"), 2]
+
+
+def test_code_that_tracing_imports_is_seen(folder, monkeypatch, module):
+  """It is not there to be looked at before; it is on record."""
+  made = Made()
+
+  def import_it(*_):
+    monkeypatch.setitem(sys.modules, "map", module)
+
+  monkeypatch.delitem(sys.modules, "map")
+  usual = executables._write
+  monkeypatch.setattr(executables, "_write", lambda *a: (usual(*a), import_it()))
+  made()
+  monkeypatch.delitem(sys.modules, "map")
+  made()
+  assert made.traced == 1
+  monkeypatch.delitem(sys.modules, "map", raising=False)
+  pathlib.Path(module.__file__).write_text("factor = 35.0")
+  made()
   assert made.traced == 2
-  np.testing.assert_array_equal(made(), made.factor * np.arange(4))
-  assert made.traced == 2
-  # The same text is the same program, and what it was made from is known anew.
-  assert [len(names) for names in kept(folder)] == [1 + (change == "edited"), 1]
+
+
+@pytest.mark.parametrize("when", ["before", "while it was traced"])
+def test_code_that_changes_in_a_running_process_is_not_trusted(
+  folder, monkeypatch, module, when
+):
+  """What runs is then no longer what is in the file."""
+  made = Made()
+  file = pathlib.Path(module.__file__)
+  if when == "before":
+    monkeypatch.setattr(executables, "_BEGAN", file.stat().st_ctime - 0.1)
+  else:
+    usual = executables._packed
+    monkeypatch.setattr(
+      executables, "_packed", lambda x: (file.write_text("factor = 35.0"), usual(x))[1]
+    )
+  made()
+  assert [len(names) for names in kept(folder)] == [1, 0]
+  monkeypatch.undo()
+
+
+@pytest.mark.parametrize("file", ["/nowhere/at.zip/all.py", "a\0b"])
+def test_code_that_cannot_be_looked_at_is_not_trusted(folder, module, file):
+  module.__file__ = file
+  made = Made()
+  made(), made()
+  assert made.traced == 2 and [len(names) for names in kept(folder)] == [1, 0]
+
+
+@pytest.mark.parametrize("file", [None, pathlib.Path("x.py"), 3])
+def test_what_is_no_file_is_left_out(folder, module, file):
+  module.__file__ = file
+  made = Made()
+  made(), made()
+  assert made.traced == 1
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["program", "source"])
@@ -139,38 +222,62 @@ def test_what_a_kill_cut_off_is_made_anew(folder, what, which):
   path = folder / kept(folder)[which][0]
   whole = path.read_bytes()
   half = whole[: len(whole) // 2]
+  # Of what can be decompressed and read, other things than one expects.
+  other = b"[1]" if which else executables.zlib.compress(executables.pickle.dumps(3))
   if what == "deleted":
     path.unlink()
   else:
-    path.write_bytes({"empty": b"", "half": half, "other": whole[::-1]}[what])
-  np.testing.assert_array_equal(made(), [0, 3, 6, 9])
-  assert made.traced == 2
-  if which == 0:
-    # JAX's own cache answers, and what it has loaded is not kept: it would lack parts.
-    assert kept(folder)[0] == []
-    compilation_cache.reset_cache()
-    for entry in (folder.parent / "jax").glob("*-cache"):
-      entry.unlink()
+    path.write_bytes({"empty": b"", "half": half, "other": other}[what])
+  for _ in range(2):
     np.testing.assert_array_equal(made(), [0, 3, 6, 9])
-  traced = made.traced
-  np.testing.assert_array_equal(made(), [0, 3, 6, 9])
-  assert made.traced == traced
+  assert made.traced == 2
 
 
-def test_the_oldest_go(folder, monkeypatch):
+@flax.struct.dataclass
+class Old:
+  """A tree."""
+
+  y: jax.Array
+
+
+@flax.struct.dataclass
+class New:
+  """The same under another name: so is the text of what is made with it."""
+
+  y: jax.Array
+
+
+def test_the_same_text_with_another_tree_is_another(folder):
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  x = jax.numpy.arange(4.0)
+  whole = sharding.replicated(mesh)
+  for wrap in (lambda x: {"y": x}, Old, New):
+    function = jax.jit(lambda tree: tree, in_shardings=whole, out_shardings=whole)
+    tree = jax.device_put(wrap(x), whole)
+    same = executables.compiled("f", function, (tree,), {}, mesh)(tree)
+    assert type(same) is type(tree)
+
+
+def test_the_longest_unused_go(folder, monkeypatch):
   monkeypatch.setattr(executables, "KEPT", 4)
-  for factor, name in enumerate("abc"):
+  for factor, name in enumerate("cab"):
+    if name == "b":
+      Made(0)(name="c")  # used: of the two, a is the older now
     Made(factor)(name=name)
     for path in folder.glob(f"{name}-*"):
-      os.utime(path, (ord(name), ord(name)))
+      os.utime(path, (factor + 1, factor + 1))
   assert [path.name[0] for path in sorted(folder.iterdir())] == ["b", "b", "c", "c"]
 
 
-def test_a_folder_that_cannot_be_costs_time_alone(folder):
-  folder.parent.joinpath("executables").write_bytes(b"")
-  made = Made()
-  made(), made()
+@pytest.mark.parametrize("fault", ["a file", "a callback"])
+def test_what_cannot_be_kept_costs_time_alone(folder, fault):
+  if fault == "a file":
+    folder.write_bytes(b"")
+  made = Made(callback=fault == "a callback")
+  for _ in range(2):
+    np.testing.assert_array_equal(made(), [0, 3, 6, 9])
   assert made.traced == 2
+  assert fault == "a file" or kept(folder)[0] == []
 
 
 def test_off_unless_turned_on(folder, monkeypatch):
@@ -185,6 +292,44 @@ def test_off_unless_turned_on(folder, monkeypatch):
   jax.config.update("jax_compilation_cache_dir", "")
   executables.set_up()
   assert executables._folder is None
+
+
+def test_jax_keeps_its_cache(folder):
+  """It is left out for the one program, and then used as before."""
+  Made()()
+  assert jax.config.jax_enable_compilation_cache
+  jax.jit(lambda x: x * 7 + 5)(2.0)
+  names = [path.name for path in (folder.parent / "jax").glob("*-cache")]
+  assert any("lambda" in name for name in names)
+  assert not any(name.startswith("jit_f-") for name in names)
+
+
+@pytest.mark.parametrize("seed", [0, 2**31, 2**32 + 5, 2**63 - 1])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_seed_given_is_a_seed_known(seed, wide):
+  config = tiny.config()
+  config.seed = seed
+  with jax.enable_x64(wide):
+    given = jax.jit(jax.random.key)(step_lib.seed_of(config))
+    np.testing.assert_array_equal(
+      jax.random.key_data(given), jax.random.key_data(jax.random.key(seed))
+    )
+
+
+def test_the_first_state_is_that_of_its_seed(two_blocks, quick_to_compile):
+  source = tiny.source()
+  config = tiny.config("dino")
+  config.seed = 2**32 + 5
+  config = config_lib.resolve(config, source)
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  optimizer, _ = step_lib.make_optimizer(config, 3)
+  made = step_lib.make_init(config, source, optimizer, mesh)(step_lib.seed_of(config))
+  want = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  jax.tree.map(np.testing.assert_array_equal, made, want)
+  config.seed = 6
+  other = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  first, second = (x.params["prototypes"] for x in (made, other))
+  assert not np.array_equal(first, second)
 
 
 def test_one_pair_of_programs_for_all_seeds(tmp_path):

@@ -111,6 +111,7 @@ for flag, says in [
   ("data.train_examples=5000", ["5000", "1438"]),
   ("data.on_bad_image=ignore", ["'ignore'", "stop, skip"]),
   ("seed=-1", ["seed is -1", "negative"]),
+  ("seed=9223372036854775808", ["seed is 9223372036854775808", "less than 2^63"]),
 ]:
   case("config values", "train", [DIGITS, NEW, f"--config.{flag}"], says)
 

@@ -78,6 +78,8 @@ def validate(config: ConfigDict) -> None:
   ):
     if not (math.isfinite(get(config, key)) and get(config, key) >= 0):
       raise InputError(f"{key} is {get(config, key)}: it must not be negative")
+  if config.seed >= 2**63:
+    raise InputError(f"seed is {config.seed}: it must be less than 2^63")
   if config.loss.learn_temperature:
     lowest = 1 / optimizers.LARGEST_SCALE
     if config.loss.temperature < lowest:
