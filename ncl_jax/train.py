@@ -1,13 +1,10 @@
 """Pretraining: the loop around the compiled step, its checkpoints and its log."""
 
-import collections
-import dataclasses
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -19,7 +16,7 @@ from ncl_jax import (
   distributed,
   dry_run,
   executables,
-  momentum,
+  first_state,
   optimizers,
   speed,
   writer,
@@ -31,11 +28,11 @@ from ncl_jax import sharding as sharding_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Stopped
+from ncl_jax.recorder import Recorder
 from ncl_jax.step import (
   TrainState,
   batch_statistics,
   cpu_effort,
-  init_state,
   init_variables,
   make_init,
   make_optimizer,
@@ -122,7 +119,7 @@ def _train(
   seed = jax.device_put(seed_of(config), whole)
   about = _about(config, source, resident, per_call)
   if start:
-    state = _restore(checkpoints, start, config, source, optimizer, mesh)
+    state = first_state.restored(checkpoints, start, config, source, optimizer, mesh)
     logging.info("going on from step %d of %d", start, total)
   else:
     init = make_init(config, source, optimizer, mesh)
@@ -131,7 +128,7 @@ def _train(
     )
     state = init(seed)
     if config.train.init_from:
-      state = _with_weights_of(config.train.init_from, config, state, mesh)
+      state = first_state.with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
   laps.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
@@ -150,7 +147,7 @@ def _train(
   )
   feed = feed_lib.open_feed(source, config, mesh, start, resident)
   progress = writer.Progress(total, start, batch_size)
-  recorder = _Recorder(metrics_file, progress, per_epoch, config)
+  recorder = Recorder(metrics_file, progress, per_epoch, config)
   save_every = config.train.checkpoint_every_epochs * per_epoch
   test_every = config.eval.test_every_epochs * per_epoch
   best = None
@@ -256,119 +253,6 @@ def _report_speed(path, config, source, laps, start, steps):
 
 # A program of its own: its operations one by one would each be compiled.
 _epoch_summary = jax.jit(collapse.summary, static_argnums=1)
-
-
-class _Recorder:
-  """Fetches a call's metrics one call late, checks them, and writes some of them."""
-
-  def __init__(self, file, progress, per_epoch, config):
-    self._file, self._progress = file, progress
-    self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
-    self._width, self._map = config_lib.widths(config)["z"], config.loss.map
-    self._warned: set[str] = set()
-    self._pending: collections.deque = collections.deque()
-
-  def writes(self, step):
-    """Whether the metrics of this step go into the file."""
-    return step % self._log_every == 0 or step % self._per_epoch == 0
-
-  def add(self, step, count, values, last):
-    """Takes note of a call.
-
-    Args:
-      step: its last step.
-      count: how many it made.
-      values: their metrics, in the first `count` rows.
-      last: further values of the last step.
-    """
-    self._pending.append((step, count, values, last))
-    if len(self._pending) > 1:
-      self._take()
-
-  def flush(self):
-    while self._pending:
-      self._take()
-
-  def _take(self):
-    step, count, values, last = self._pending.popleft()
-    losses = jax.device_get(values["loss"])[:count]
-    bad = np.flatnonzero(~np.isfinite(losses))
-    if bad.size:
-      raise FloatingPointError(
-        f"the loss is {losses[bad[0]]} at step {step - count + 1 + bad[0]}; the last "
-        "checkpoint is kept. A lower learning rate or a higher temperature usually "
-        "helps."
-      )
-    self._progress.update(step, f"loss {losses[-1]:.4f}")
-    # Calls end where something is written: it is the last of their rows.
-    if self.writes(step):
-      values = jax.tree.map(lambda x: x[count - 1], jax.device_get(values))
-      values |= jax.device_get(last)
-      row = {"step": step, "epoch": step / self._per_epoch}
-      if jax.process_index() == 0:
-        writer.append(self._file, row | values)
-      if step % self._per_epoch == 0:
-        self._warn(row["epoch"], values)
-
-  def _warn(self, epoch, values):
-    lines = collapse.warnings(values, self._width, self._map)
-    # Said when it begins: a run that stays so would say it every epoch.
-    for kind, line in lines.items():
-      if kind not in self._warned:
-        logging.warning("epoch %d: %s", epoch, line)
-    self._warned = set(lines)
-
-
-def _restore(checkpoints, step, config, source, optimizer, mesh) -> TrainState:
-  whole = sharding_lib.replicated(mesh)
-  shapes = jax.eval_shape(lambda: init_state(config, source, optimizer))
-  targets = jax.tree.map(
-    lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes
-  )
-  model, rest = checkpoints.restore(step, **targets.items())
-  return TrainState(**model, **rest)
-
-
-def _with_weights_of(
-  workdir: str, config: ConfigDict, state: TrainState, mesh: Mesh
-) -> TrainState:
-  """The network of another run under a fresh optimiser.
-
-  Of a run with another loss: the backbone, and the projector where both have one.
-  """
-  whole = sharding_lib.replicated(mesh)
-  new = state.items()["model"]
-  if workdir_lib.read_config(workdir).loss.name == config.loss.name:
-    model, step = checkpoint.load_model(workdir, new, whole)
-    found = model
-  else:
-    stored, step = checkpoint.load_model(workdir, None, whole)
-    both = new["params"].keys() & stored["params"].keys()
-    names = [name for name in ("backbone", "projector") if name in both]
-
-    def part(model):
-      return {
-        kind: {name: tree[name] for name in names if name in tree}
-        for kind, tree in model.items()
-      }
-
-    found = part(stored)
-    checkpoint.check_fit(
-      found, part(new), f"the checkpoint of step {step} in {workdir}"
-    )
-    model = {kind: {**tree, **found.get(kind, {})} for kind, tree in new.items()}
-    logging.info("another loss: %s taken, the rest is new", " and ".join(names))
-  logging.info(
-    "starts from the %d tensors, %d numbers, of step %d in %s",
-    len(jax.tree.leaves(found)),
-    sum(x.size for x in jax.tree.leaves(found)),
-    step,
-    workdir,
-  )
-  if state.momentum is not None:
-    begin = jax.jit(lambda model: momentum.init(config, model), out_shardings=whole)
-    state = dataclasses.replace(state, momentum=begin(model))
-  return dataclasses.replace(state, **model)
 
 
 @jax.jit

@@ -17,6 +17,7 @@ from ncl_jax import (
   classifier,
   controls,
   exchange,
+  first_state,
   optimizers,
   sharding,
   step,
@@ -254,7 +255,7 @@ def test_a_classifier_starts_from_the_backbone_of_pretraining(ncl, tmp_path):
     config = config_lib.resolve(config, source)
     optimizer, _ = step.make_optimizer(config, 3)
     state = init(config, source, optimizer)
-    new = train._with_weights_of(str(ncl), config, state, sharding.make_mesh())
+    new = first_state.with_weights_of(str(ncl), config, state, sharding.make_mesh())
     taken = parts or ["backbone", "projector"]
     assert sorted(new.params) == sorted([*taken, "classifier"])
     for name in taken:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from ncl_jax import collapse, train, writer
+from ncl_jax import collapse, recorder, train, writer
 from ncl_jax import step as step_lib
 
 THRESHOLD = 1e-5
@@ -93,7 +93,7 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
   log = types.SimpleNamespace(
     info=lambda *_: None, warning=lambda text, *values: said.append(text % values)
   )
-  monkeypatch.setattr(train, "logging", log)
+  monkeypatch.setattr(recorder, "logging", log)
   path = train.train(config, tmp_path / "run", source)
   first = said[0]
   assert first.startswith("epoch 1: 8 of 8 dimensions are zero for every image")
@@ -109,11 +109,11 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
 def test_what_grows_worse_is_told_too(tmp_path, monkeypatch):
   said = []
   log = types.SimpleNamespace(warning=lambda text, *values: said.append(text % values))
-  monkeypatch.setattr(train, "logging", log)
-  recorder = train._Recorder(tmp_path / "metrics.jsonl", None, 1, tiny.config())
+  monkeypatch.setattr(recorder, "logging", log)
+  kept = recorder.Recorder(tmp_path / "metrics.jsonl", None, 1, tiny.config())
   for epoch, (live, empty) in enumerate([(8, 0.5), (1, 0.5), (8, 0.0), (1, 0.0)], 1):
     values = {"epoch_live_dimensions": live, "epoch_zero_rows": empty}
-    recorder._warn(epoch, values | {"epoch_constant_dimensions": 0})
+    kept._warn(epoch, values | {"epoch_constant_dimensions": 0})
   assert [line.split(" of ")[0] for line in said] == [
     "epoch 1: 50.0%",
     "epoch 2: 7",
