@@ -21,7 +21,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of the comparison")
 _PROGRAMS = flags.DEFINE_list(
-  "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
+  "programs",
+  "all",
+  f"all, or of: {', '.join((*evaluators.PROGRAMS, *evaluators.PAIRED))}",
 )
 _CONTROLS = flags.DEFINE_enum(
   "controls",

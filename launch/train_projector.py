@@ -7,14 +7,16 @@ r"""Trains the projector alone, CL or NCL, on a backbone that stays as it is: mi
 
 --backbone is a file of torchvision's ResNet-18 or -50 (.pth needs torch installed;
 .safetensors and .npz do not), or the work directory of another run. Each image passes
-it --views times, and the projector learns from what came out. Every evaluation program
-takes the result for a run.
+it --views times, and the projector learns from what came out, for --epochs; of the
+config's optimizer only the weight decay counts. Every evaluation program takes the
+result for a run.
 """
 
 from absl import flags
 from ml_collections import config_flags
 
 from ncl_jax import cli
+from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method", lock_config=True
@@ -27,8 +29,16 @@ _EPOCHS = flags.DEFINE_integer("epochs", 100, "passes over the images")
 
 def main() -> None:
   """Trains."""
+  from ncl_jax import config as config_lib
   from ncl_jax import frozen
 
+  changed = config_lib.overrides(cli.recipe(), _CONFIG.value)
+  for key in frozen.OWN:
+    if key in changed:
+      raise InputError(
+        f"--config.{key} is of no use here: a projector alone is trained for --epochs "
+        f"{_EPOCHS.value} by AdamW with settings of its own"
+      )
   frozen.train_projector(
     _CONFIG.value,
     _BACKBONE.value or "",

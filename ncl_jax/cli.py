@@ -184,6 +184,8 @@ def _message(error: Exception) -> str:
   _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
   if ours:
     return message
+  if "get_config() takes 0 positional arguments" in text:
+    return f"{text.partition(': TypeError')[0]}: the file takes nothing after a colon"
   head, inside, trace = text.partition(": Error whilst parsing config file:")
   return f"{head}: {trace.splitlines()[-1]}" if inside else text
 
@@ -256,6 +258,11 @@ def _parse(
   rest = _parsed(argv)
   if rest:
     raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
+  if not fields and file and "method" not in flags.FLAGS.config:
+    raise InputError(
+      f"{file} holds no settings of a training: its first lines say which program it "
+      "is for"
+    )
   for name in required:
     if flags.FLAGS[name].value in (None, ""):
       raise InputError(f"--{name} is missing: see --help")

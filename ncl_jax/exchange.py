@@ -77,7 +77,7 @@ def import_torch(
   variables = jax.device_put(variables, sharding_lib.replicated(mesh))
   last = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
   with (
-    workdir_lib.hold(path, config),
+    workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
   ):
     if checkpoints.latest_step() is not None:

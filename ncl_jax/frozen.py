@@ -40,6 +40,13 @@ from ncl_jax.numerics import l2_normalize
 LEARNING_RATE = 1e-3  # AdamW's, for a projector on features of any network
 MAX_BYTES = 2**33  # of the features of all views
 # Settings of the whole training that would be ignored here: refused.
+# What it sets itself.
+OWN = (
+  "train.epochs",
+  "optimizer.name",
+  "optimizer.learning_rate",
+  "optimizer.warmup_epochs",
+)
 NOT_TAKEN = (
   "model.projector_batch_norm",
   "loss.map_anneal_epochs",
@@ -97,7 +104,7 @@ def train_projector(
   _check_memory(resolved, source, views)
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   with (
-    workdir_lib.hold(path, config),
+    workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
   ):
     if checkpoints.latest_step() is not None:

@@ -19,11 +19,9 @@ class Ledger:
 
   def __init__(self, path: pathlib.Path):
     self._path = path
-    rows = writer.read(path)
-    if jax.process_index() == 0 and path.exists():
-      # Without what a kill has cut off, so that the next line begins a line.
-      writer.write(path, rows)
-    self._results = {_name(row["of"]): row["result"] for row in rows}
+    self._read = writer.read(path)
+    self._results = {_name(row["of"]): row["result"] for row in self._read}
+    self._whole = False
 
   def get(
     self, of: dict[str, Any], measure: Callable[[], dict[str, Any]]
@@ -41,7 +39,12 @@ class Ledger:
     if name not in self._results:
       result = json.loads(json.dumps(writer.to_json(measure())))
       self._results[name] = result
+      # Asked now: at first it would start jax, before a training chooses its devices.
       if jax.process_index() == 0:
+        if not self._whole and self._path.exists():
+          # Without what a kill has cut off, so that the next line begins a line.
+          writer.write(self._path, self._read)
+        self._whole = True
         writer.append(self._path, {"of": of, "result": result})
     return self._results[name]
 

@@ -78,7 +78,7 @@ def train(
   recording = profile_lib.Profile(profile, path / "profile")
   with (
     distributed.StopRequests() as stop,
-    workdir_lib.hold(path, config),
+    workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
   ):
     _train(config, path, source, mesh, checkpoints, stop, recording)

@@ -1,12 +1,14 @@
-"""A run's directory: its config.json, written once and compared ever after."""
+"""A run's directory: config.json and data.json, written once, compared ever after."""
 
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -37,7 +39,7 @@ def prepare(
 
   Raises:
     InputError: if the settings do not fit the data or the devices, the directory
-      belongs to another config, or processes disagree.
+      belongs to another config or other data, or processes disagree.
   """
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
@@ -50,6 +52,11 @@ def prepare(
       raise InputError(
         f"{path} holds a run of another config; nothing was changed. "
         f"Differences: {'; '.join(faults)}. Choose another --workdir, or that config."
+      )
+    if change := data_changed(path, source):
+      raise InputError(
+        f"the training set of {source.name} is not the one that {path} began with: "
+        f"{change}. Bring that back, or choose another --workdir"
       )
     config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
   elif path.exists() and not _is_free(path):
@@ -68,17 +75,18 @@ def prepare(
   sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
   # Also the point up to which every process sees the directory as it was.
   distributed.agree("the config", config_lib.to_json(config))
-  distributed.agree("the training set", _fingerprint(source))
+  distributed.agree("the training set", f"{source.name} {fingerprint(source)}")
   return config, path, mesh
 
 
 @contextlib.contextmanager
-def hold(workdir: pathlib.Path, config: ConfigDict) -> Iterator[None]:
-  """Opens a directory for training, with its config.json; keeps other runs out.
+def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[None]:
+  """Opens a directory for training, with its two files; keeps other runs out.
 
   Args:
     workdir: from `prepare`.
     config: likewise.
+    source: the data.
 
   Raises:
     InputError: if a living process is training there, saying which; nothing is changed.
@@ -101,10 +109,52 @@ def hold(workdir: pathlib.Path, config: ConfigDict) -> Iterator[None]:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
-    swap = workdir / "config.json.tmp"
-    swap.write_text(config_lib.to_json(config), encoding="utf-8")
-    swap.replace(workdir / "config.json")
+    # The config last: it is what makes a directory a run's.
+    texts = {
+      "data.json": json.dumps(fingerprint(source), indent=2) + "\n",
+      "config.json": config_lib.to_json(config),
+    }
+    for name, text in texts.items():
+      swap = workdir / f"{name}.tmp"
+      swap.write_text(text, encoding="utf-8")
+      swap.replace(workdir / name)
     yield
+
+
+def fingerprint(source: Source) -> dict[str, Any]:
+  """What tells one training set from another, for data.json.
+
+  The shape of the images, their number, and digests of their labels and of their names,
+  where they have some.
+  """
+  split = source.split("train")
+  labels = hashlib.sha256(split.labels.tobytes()).hexdigest()
+  return {
+    "image_shape": list(source.image_shape),
+    "training_images": len(split),
+    "labels": labels,
+    "names": source.names,
+  }
+
+
+def data_changed(workdir: pathlib.Path, source: Source) -> str:
+  """How a training set differs from the one that a run began with; "" if it does not.
+
+  Args:
+    workdir: of the run; without data.json nothing is known.
+    source: the data as they are now.
+  """
+  try:
+    then = json.loads((workdir / "data.json").read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return ""
+  now = fingerprint(source)
+  if then == now:
+    return ""
+  for key, what in (("training_images", "images"), ("image_shape", "is their shape")):
+    if then.get(key) != now[key]:
+      return f"{then.get(key)} {what} then, {now[key]} now"
+  return f"as many images, {now['training_images']}, with other labels or names"
 
 
 def read_config(workdir: str | pathlib.Path) -> ConfigDict:
@@ -135,12 +185,5 @@ def load_source(config: ConfigDict) -> Source:
 def _is_free(path: pathlib.Path) -> bool:
   """Whether a directory may become a work directory: nobody's files are in it."""
   # A kill between the two may leave the lock without a config.json.
-  ours = {_LOCK, "config.json.tmp"}
+  ours = {_LOCK, "config.json.tmp", "data.json", "data.json.tmp"}
   return path.is_dir() and all(entry.name in ours for entry in path.iterdir())
-
-
-def _fingerprint(source: Source) -> str:
-  """A text that differs wherever two processes found different training data."""
-  labels = source.split("train").labels
-  digest = hashlib.sha256(labels.tobytes()).hexdigest()
-  return f"{source.name} {source.image_shape} {len(labels)} {digest}"

@@ -72,6 +72,38 @@ def test_class_folders_alone_are_split_by_class(tmp_path):
   )
 
 
+def test_files_that_come_and_go_hardly_move_others(tmp_path):
+  """What was trained on yesterday is not tested on today."""
+  classes(tmp_path, {"a": 30, "b": 60})
+
+  def test_files():
+    return set(folder._files(folder.load(tmp_path).splits["test"]))
+
+  before = test_files()
+  assert len(before) == 18
+  picture(tmp_path / "a" / "00.png", GREY["a"])
+  picture(tmp_path / "b" / "000.png", GREY["b"])
+  new = test_files() - before
+  assert len([f for f in new if not f.endswith("00.png")]) <= 1
+  (tmp_path / "b" / "7.png").unlink()
+  (tmp_path / "a" / "3.png").unlink()
+  assert len(test_files() - before) <= 3
+  # Wherever the folder lies.
+  tmp_path.rename(tmp_path.with_name("moved"))
+  there = folder.load(tmp_path.with_name("moved")).splits["test"]
+  again = {f.replace("/moved/", f"/{tmp_path.name}/") for f in folder._files(there)}
+  assert len(again - before) <= 3 and len(again & before) >= 15
+
+
+def test_names_tell_training_sets_apart(tmp_path):
+  classes(tmp_path, {"a": 10, "b": 10})
+  names = [data.load(f"folder:{tmp_path}").names]
+  (tmp_path / "a" / "0.png").rename(tmp_path / "a" / "zero.png")
+  names.append(data.load(f"folder:{tmp_path}").names)
+  names.append(data.load(f"folder:{tmp_path}").names)
+  assert names[0] and names[0] != names[1] == names[2]
+
+
 @pytest.mark.parametrize("under", ["", "train"])
 def test_flat_folder_is_unlabelled(tmp_path, under):
   for i in range(20):

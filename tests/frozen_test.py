@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from exchange_test import save, tiny_state
+from programs import call
 
 from ncl_jax import config as config_lib
 from ncl_jax import frozen, interop, nonneg, writer
@@ -174,6 +175,13 @@ def test_what_would_be_ignored_is_refused(key, value, backbone, tmp_path, source
   with pytest.raises(InputError, match=f"{key} is {value}"):
     frozen.train_projector(config, backbone, tmp_path / "run", source=source)
   assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("key", ["train.epochs", "optimizer.learning_rate"])
+def test_settings_of_its_own_are_not_set_by_the_config(key, tmp_path):
+  flags = [f"--config={tiny.__file__}:ncl", f"--config.{key}=2", "--backbone=x"]
+  code, _, err = call("train_projector", *flags, f"--workdir={tmp_path / 'run'}")
+  assert code == 2 and f"--config.{key}" in err and "--epochs" in err
 
 
 def test_pairs_of_the_data_are_refused(backbone, tmp_path, source):

@@ -1,8 +1,24 @@
 """A result is measured once, whatever is killed in between."""
 
 import math
+import subprocess
+import sys
 
 from ncl_jax import ledger
+
+
+def test_opened_before_the_devices_are_chosen(tmp_path):
+  """A sweep opens it first; jax, started then, would have one device for ever."""
+  (tmp_path / "measured.jsonl").write_text('{"of": {"a": 1}, "result": {}}\n{"of"')
+  code = (
+    "import pathlib, sys; from ncl_jax import ledger, sharding\n"
+    "known = ledger.Ledger(pathlib.Path(sys.argv[1]))\n"
+    "assert known.get({'a': 1}, None) == {}\n"
+    "print(sharding.set_cpu_devices(6, 3))"
+  )
+  command = [sys.executable, "-c", code, str(tmp_path / "measured.jsonl")]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.stdout == "3\n", done.stderr
 
 
 def test_measured_once_also_by_the_next_process(tmp_path):

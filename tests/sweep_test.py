@@ -98,7 +98,10 @@ class Trainings:
     if checkpoint.steps(path):
       return
     config = config_lib.resolve(config, source)
-    with workdir_lib.hold(path, config), checkpoint.Checkpoints(path) as checkpoints:
+    with (
+      workdir_lib.hold(path, config, source),
+      checkpoint.Checkpoints(path) as checkpoints,
+    ):
       mesh = sharding.make_mesh()
       variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
       checkpoints.save(12, model=variables, train={"step": np.int32(12)})

@@ -1,5 +1,6 @@
 """The training loop: it learns, goes on where it stopped, and stops when it must."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import InputError, SaveError, Stopped
+from ncl_jax.evaluators import program
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -155,7 +157,7 @@ def test_a_directory_in_use_is_refused_until_its_process_is_dead(tmp_path):
   code = (
     "import sys, time, tiny; from ncl_jax import workdir\n"
     "c, path, _ = workdir.prepare(tiny.config(), sys.argv[1], tiny.source())\n"
-    "with workdir.hold(path, c):\n"
+    "with workdir.hold(path, c, tiny.source()):\n"
     "  print('held', flush=True); time.sleep(600)"
   )
   tests = pathlib.Path(__file__).parent
@@ -175,7 +177,7 @@ def test_a_directory_in_use_is_refused_until_its_process_is_dead(tmp_path):
   finally:
     holder.kill()
     holder.communicate()
-  with workdir_lib.hold(run, config_lib.resolve(config, source)):
+  with workdir_lib.hold(run, config_lib.resolve(config, source), source):
     stored = workdir_lib.read_config(run)
     assert stored.train.log_every_steps == 1
 
@@ -295,6 +297,31 @@ def test_no_labels_no_probe(tmp_path):
   row = writer.read(path / "metrics.jsonl")[-1]
   assert "probe_accuracy" not in row and "class_consistency" not in row
   assert np.isfinite(row["loss"]) and "sparsity" in row
+
+
+def test_another_training_set_is_refused_and_told_in_evaluation(tmp_path, caplog):
+  config = tiny.config()
+  config.augment.mean, config.augment.std = (0.3,), (0.2,)
+  config.train.epochs = 2
+  path = train.train(config, tmp_path / "run", tiny.source(train=48))
+  before = {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
+  fewer = dataclasses.replace(tiny.source(train=47), divided=True)
+  with pytest.raises(InputError, match="48 images then, 47 now"):
+    train.train(config, path, fewer)
+  assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
+  renamed = dataclasses.replace(tiny.source(train=48), names="others")
+  with pytest.raises(
+    InputError, match="as many images, 48, with other labels or names"
+  ):
+    train.train(config, path, renamed)
+  program.open_run(path, source=tiny.source(train=48))
+  assert "was trained on" not in caplog.text
+  program.open_run(path, source=fewer)
+  assert "48 images then, 47 now" in caplog.text
+  assert "test images that it may have been trained on" in caplog.text
+  # Of a run from before there was such a file nothing is known.
+  (path / "data.json").unlink()
+  assert workdir_lib.data_changed(path, fewer) == ""
 
 
 def test_another_config_is_refused_and_nothing_changed(tmp_path):

@@ -142,6 +142,8 @@ for text, says in [
 ]:
   case("config files", "train", ["--config=P/c.py", NEW], says, config_file(text))
 for flag, says, make in [
+  (f"--config={ROOT}/configs/latent.py", ["latent.py", "first lines"], lambda p: None),
+  (f"--config={ROOT}/configs/latent.py:ncl", ["latent.py", "colon"], lambda p: None),
   ("--config=P/c.py", ["P/c.py", "there is none"], lambda place: None),
   ("--config=P/c.py", ["P/c.py", "there is none"], lambda p: (p / "c.py").mkdir()),
   (f"{DIGITS}:nlc", ["'nlc'", "did you mean 'ncl'"], lambda place: None),

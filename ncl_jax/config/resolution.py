@@ -71,7 +71,8 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
   if config.optimizer.warmup_epochs > config.train.epochs:
     raise InputError(
       f"optimizer.warmup_epochs is {config.optimizer.warmup_epochs}: the warm-up "
-      f"cannot be longer than the training, train.epochs = {config.train.epochs}"
+      f"cannot be longer than the training, train.epochs = {config.train.epochs}; "
+      "set both"
     )
   check_augment(config)
   model(config)  # refuses a ViT whose patches do not fit the images

@@ -1,5 +1,6 @@
 """Source `folder:PATH`: image files, in one folder a class or without classes."""
 
+import hashlib
 import itertools
 import os
 import pathlib
@@ -85,12 +86,13 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if test:
     splits["test"] = _split(test, classes, size)
   else:
-    splits = divide(splits["train"], name)
+    splits = divide(splits["train"], name, _names(splits["train"], path))
   same = duplicates.copies(_join([*train.values(), *test.values()]))
   if same:
     logging.warning("%s: %s", name, duplicates.describe(same, _files(splits["test"])))
   _report_classes(name, classes, splits)
-  return Source(name, splits, classes, divided=not test)
+  names = hashlib.sha256("\n".join(_names(splits["train"], path)).encode()).hexdigest()
+  return Source(name, splits, classes, divided=not test, names=names)
 
 
 def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listing]:
@@ -124,10 +126,10 @@ def _listing(path: pathlib.Path, others: Counter[str]) -> Listing:
   """
   listing: Listing = {}
   for folder in _folders(path):
-    files = _images_below(folder, others)
-    if files:
-      listing.setdefault(class_names.same_form(folder.name), []).extend(files)
-    else:
+    found = _images_below(folder, others)
+    if found:
+      listing.setdefault(class_names.same_form(folder.name), []).extend(found)
+    elif found is not None:
       logging.warning("no images to use in %s: left out", folder)
   # A link to nowhere counts: it is met as a file that cannot be read.
   with os.scandir(path) as entries:
@@ -160,15 +162,16 @@ def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
   return sorted(found)
 
 
-def _images_below(folder: pathlib.Path, others: Counter[str]) -> list[str]:
+def _images_below(folder: pathlib.Path, others: Counter[str]) -> list[str] | None:
+  """None where a run is; a class that holds one is none."""
   found: list[str] = []
   left_out: Counter[str] = Counter()
   # A link to a folder above would be searched for ever.
   seen = {os.path.realpath(above) for above in folder.parents}
   for parent, folders, files in os.walk(folder, followlinks=True):
     if RUN_MARK in files:
-      logging.warning("%s holds a run (%s): not a class", folder, parent)
-      return []
+      logging.warning("%s: a run's directory, not a class", parent)
+      return None
     real = os.path.realpath(parent)
     if real in seen:
       logging.warning("%s leads to %s, which is searched already", parent, real)
@@ -202,6 +205,14 @@ def _files(split: Split) -> list[str]:
   while not isinstance(images, decode.Files):
     images, rows = images.images, images.rows[rows]  # type: ignore[attr-defined]
   return [images.paths[int(row)] for row in rows]
+
+
+def _names(split: Split, path: pathlib.Path) -> list[str]:
+  """The places of a split's images below the folder, as text of any system."""
+  # Faster than `os.path.relpath`, of which a million take ten seconds.
+  above = len(os.path.join(path, ""))
+  names = (file[above:].replace(os.sep, "/") for file in _files(split))
+  return [os.fsencode(name).decode(errors="replace") for name in names]
 
 
 def _join(groups: Iterable[list[str]]) -> list[str]:

@@ -67,6 +67,7 @@ class Source:
   `divided`: there was one set of images, of which the test split was held out here.
   `level_names`: names of the classes of further levels, where they have names.
   `texts`: the images are texts, see `data.texts`.
+  `names`: a digest of the training images' names, in their order, where they have some.
   """
 
   name: str
@@ -75,6 +76,7 @@ class Source:
   divided: bool = False
   level_names: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
   texts: bool = False
+  names: str = ""
 
   def __post_init__(self):
     for name in self.splits:

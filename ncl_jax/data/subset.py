@@ -1,6 +1,7 @@
 """Random parts of a split in which every class keeps its share."""
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,13 +11,17 @@ from ncl_jax.data.source import Images, Source, Split
 from ncl_jax.errors import InputError
 
 
-def stratified(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+def stratified(
+  labels: np.ndarray, count: int, seed: int = 0, names: Sequence[str] = ()
+) -> np.ndarray:
   """Draws rows so that every class keeps its share, to within one row.
 
   Args:
     labels: int [N]; rows labelled -1 count as one more class.
     count: how many rows, 0 to N.
     seed: determines the draw.
+    names: of the rows; they then determine which of a class are drawn, so that rows
+      which come or go hardly change what is drawn of the others.
 
   Returns:
     The chosen rows in ascending order, int64 [count].
@@ -37,17 +42,20 @@ def stratified(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
   largest = np.lexsort((random.random(len(sizes)), -remainder))
   quota[largest[: count - quota.sum()]] += 1
   order = random.permutation(len(labels))
+  if names:
+    order = np.argsort([hashlib.sha256(name.encode()).digest() for name in names])
   by_class = order[np.argsort(group[order], kind="stable")]
   rank = np.arange(len(labels)) - (np.cumsum(sizes) - sizes)[group[by_class]]
   return np.sort(by_class[rank < quota[group[by_class]]])
 
 
-def divide(whole: Split, name: str) -> dict[str, Split]:
+def divide(whole: Split, name: str, names: Sequence[str] = ()) -> dict[str, Split]:
   """Divides a set that has no test images: a fixed 80 % train, 20 % test by class.
 
   Args:
     whole: at least two images.
     name: of the set, for messages.
+    names: of the images, where they have some, see `stratified`.
 
   Returns:
     The splits "train" and "test", rows in the order of the whole.
@@ -56,7 +64,7 @@ def divide(whole: Split, name: str) -> dict[str, Split]:
   if count < 2:
     raise InputError(f"{name}: {count} image; at least 2 make a train and a test")
   logging.info("%s: no test images; a fixed stratified fifth is held out", name)
-  test = stratified(whole.labels, max(1, round(0.2 * count)))
+  test = stratified(whole.labels, max(1, round(0.2 * count)), names=names)
   train = np.setdiff1d(np.arange(count), test)
   return {"train": take(whole, train), "test": take(whole, test)}
 

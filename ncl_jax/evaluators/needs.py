@@ -70,7 +70,10 @@ def need_labels(source: Source, program: str) -> None:
     InputError: if the data have none.
   """
   if not source.num_classes:
+    test = source.split("test")
+    pairs = test.partners is not None or test.captions is not None
+    allowed = evaluators.applicable(False, source.texts, pairs)
     raise InputError(
       f"{source.name} has no labels and {program} needs them: "
-      f"{', '.join(evaluators.WITHOUT_LABELS)} work without"
+      f"{', '.join(allowed)} work without"
     )

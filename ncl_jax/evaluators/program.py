@@ -66,6 +66,13 @@ def open_run(
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
   source = source or _load(*sorted(config.data.to_dict().items()))
+  if change := workdir_lib.data_changed(path, source):
+    logging.warning(
+      "the training set of %s is not the one that %s was trained on: %s. Results are "
+      "of other neighbours and probes%s",
+      *(source.name, path, change),
+      ", and of test images that it may have been trained on" * source.divided,
+    )
   mesh = sharding_lib.make_mesh()
   shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   variables, step = checkpoint.load_model(
