@@ -184,9 +184,10 @@ def _message(error: Exception) -> str:
   _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
   if ours:
     return message
-  if "get_config() takes 0 positional arguments" in text:
-    return f"{text.partition(': TypeError')[0]}: the file takes nothing after a colon"
   head, inside, trace = text.partition(": Error whilst parsing config file:")
+  if "get_config() takes 0 positional arguments" in text:
+    head = head.partition(": TypeError")[0]
+    return f"{head}: the file takes nothing after a colon"
   return f"{head}: {trace.splitlines()[-1]}" if inside else text
 
 
