@@ -187,7 +187,7 @@ def _message(error: Exception) -> str:
   head, inside, trace = text.partition(": Error whilst parsing config file:")
   if "get_config() takes 0 positional arguments" in text:
     head = head.partition(": TypeError")[0]
-    return f"{head}: its get_config takes nothing after a colon"
+    return f"{head}: its get_config takes no argument, nothing after a colon"
   return f"{head}: {trace.splitlines()[-1]}" if inside else text
 
 
