@@ -8,7 +8,8 @@ byol, dino, barlow_twins or vicreg, or with the map byol_ncl and the like. Those
 map take another after a comma: ncl,relu. Single settings are changed by
 --config.SECTION.FIELD=VALUE; --config.train.init_from=DIR starts from the network of
 another run. The work directory gets config.json, data.json, metrics.jsonl, speed.jsonl
-and checkpoints/, a classifier's also best/, the work directory of its best step on the test set.
+and checkpoints/, a classifier's also best/, the work directory of its best step on the
+test set.
 
 With --dry_run it reads some images and says what would happen: settings and what was
 changed in them, parameters, memory, steps, hours. Nothing is trained or written.
