@@ -12,7 +12,8 @@ and checkpoints/, a classifier's also best/, the work directory of its best step
 test set.
 
 With --dry_run it reads some images and says what would happen: settings and what was
-changed in them, parameters, memory, steps, hours. Nothing is trained or written.
+changed in them, parameters, memory, steps, hours. Nothing is trained or written, but a
+set of TensorFlow Datasets that is not there yet is downloaded.
 """
 
 from absl import flags
