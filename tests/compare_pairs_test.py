@@ -164,7 +164,7 @@ def test_what_cannot_be_said_is_refused_before_anything_is_trained(tmp_path):
   ):
     compare.compare(config, tmp_path / "out", seeds=1, programs=("pairs",))
   with pytest.raises(
-    InputError, match="no labels and knn needs them: feature_stats, p"
+    InputError, match="no labels and knn needs them: feature_stats, sepin work"
   ):
     compare.compare(config, tmp_path / "out", seeds=1, programs=("knn",))
   config.loss.name = "clip"
