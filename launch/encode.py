@@ -7,9 +7,13 @@ r"""Turns embeddings into sparse non-negative codes: trains an encoder, or uses 
 With --config an encoder is trained and written to --encoder; without, the one that is
 there is used. --input is an .npy file, or an .npz with the array --array: embeddings
 [N, E], or [N, 2, E] with --config.positives=pairs. --out gets a matrix for
-scipy.sparse.load_npz, its rows those of the input, of a pair one after the other.
-Prints sparsity, live dimensions, and recall@10 of a tenth of the rows, 1,000 at most,
-on which no encoder is trained here, also after shortening.
+scipy.sparse.load_npz, its rows those of the input, of a pair one after the other; with
+--dense an array named codes, for numpy.load.
+
+Prints, of the codes whole and shortened to a half, a quarter and an eighth: dims;
+active, the mean number of dimensions that a code uses, and most, the largest; live,
+dimensions that any code uses; empty, codes that use none; bytes of an item; and
+recall@10 of a tenth of the rows, 1,000 at most, on which no encoder is trained here.
 """
 
 from absl import flags

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import pathlib
 import re
 import shlex
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from programs import ROOT, call
 
-from benchmarks import families, fashion, harder, pairs, supervised, texts
+from benchmarks import families, fashion, harder, measure, pairs, supervised, texts
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 
@@ -192,6 +193,38 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
     assert code == 0, (command, err)
   rows = (tmp_path / "ncl" / "eval" / "knn.jsonl").read_text().splitlines()
   assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
+
+
+def test_readme_has_the_numbers_of_the_loss_and_of_accumulation():
+  """Those of docs/data/performance, from which docs/performance.md is made."""
+  text = (ROOT / "README.md").read_text()
+  folder = DOCS / "data" / "performance"
+
+  def line(label):
+    (cells,) = re.findall(rf"^\| {re.escape(label)} \|(.*)\|$", text, re.M)
+    return [cell.strip() for cell in cells.split("|")]
+
+  rows = {
+    row["B"]: row
+    for row in json.loads((folder / "loss.json").read_text())["rows"]
+    if row[""] == "NT-Xent" and row["D"] == 256
+  }
+  sizes = [int(cell.replace(",", "")) for cell in line("rows (two an image)")]
+  for label, key in (
+    ("released formula, MiB", "released MiB"),
+    ("plain, MiB", "plain MiB"),
+    ("tiled, MiB", "tiled MiB"),
+    ("ring over 8 devices, MiB on each", "ring MiB"),
+  ):
+    found = [rows[size].get(key) for size in sizes]
+    assert line(label) == ["" if x is None else f"{x:,.0f}" for x in found]
+  ratios = [rows[size].get("tiled/plain") for size in sizes]
+  expected = ["" if x is None else measure.shown(x) for x in ratios]
+  assert line("tiled, CPU time of plain") == expected
+  rows = json.loads((folder / "accumulation.json").read_text())["rows"]
+  assert line("k") == [str(row["chunks"]) for row in rows]
+  assert line("MiB") == [f"{row['temp MiB']:.0f}" for row in rows]
+  assert line("of k = 1") == [f"{row['of 1']:.2g}" for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,8 @@ function step(by) {
 
 // ---- the list
 
+// As many are shown of a dimension.
+const best = Math.max(0, ...data.sides.map((side) => side.arrays.top.width));
 const COLUMNS = [
   { key: "number", title: "dim", sort: (s, d) => d, text: (s, d) => String(d),
     about: "number of the dimension" },
@@ -211,10 +213,11 @@ const COLUMNS = [
     sort: (s, d) => texts(s, "words", d).map(([, word]) => word).join(" "),
     text: (s, d) => texts(s, "words", d).slice(0, 2).map(([, word]) => word).join(", ") || "–",
     about: "words of the captions that activate it most, each given to the text tower alone" },
-  { key: "purity", title: "purity", labelled: true,
+  { key: "purity", title: `top ${best}`, labelled: true,
     sort: (s, d) => s.purity[d], text: (s, d) => percent(s.purity[d]),
-    about: `that class's share of the top ${items}: as many ${items} for each dimension of `
-      + "each method" },
+    about: `that class's share of the ${best} ${items} that activate the dimension most, or of `
+      + "all that do, if fewer; not the purity of launch.feature_stats, which is of a share of "
+      + `all ${items}` },
   { key: "expected", title: "EA", sort: (s, d) => s.expected[d],
     text: (s, d) => fixed(s.expected[d], 3),
     about: `expected activation: mean of f over all ${items}, codes being of length 1` },

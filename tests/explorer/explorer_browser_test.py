@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ncl_jax import explorer
+from ncl_jax.explorer import data
 
 pytestmark = pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium here")
 
@@ -80,6 +81,8 @@ def test_opens_on_the_most_active_dimension(page):
   assert (
     page.run("document.querySelectorAll('script').length") == 3
   )  # no name became one
+  # Not named as the purity of an evaluation, which is of more images.
+  assert page.text("[data-sort=purity]") == f"top {data.TOP}"
 
 
 def test_names_show_as_text(page):
