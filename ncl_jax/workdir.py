@@ -109,10 +109,11 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
-    # The config last: it is what makes a directory a run's.
+    # The config first: it makes a directory a run's, and without it a file of the
+    # other's name is somebody's own.
     texts = {
-      "data.json": json.dumps(fingerprint(source), indent=2) + "\n",
       "config.json": config_lib.to_json(config),
+      "data.json": json.dumps(fingerprint(source), indent=2) + "\n",
     }
     for name, text in texts.items():
       swap = workdir / f"{name}.tmp"
@@ -185,5 +186,5 @@ def load_source(config: ConfigDict) -> Source:
 def _is_free(path: pathlib.Path) -> bool:
   """Whether a directory may become a work directory: nobody's files are in it."""
   # A kill between the two may leave the lock without a config.json.
-  ours = {_LOCK, "config.json.tmp", "data.json", "data.json.tmp"}
+  ours = {_LOCK, "config.json.tmp"}
   return path.is_dir() and all(entry.name in ours for entry in path.iterdir())

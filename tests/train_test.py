@@ -339,6 +339,11 @@ def test_another_config_is_refused_and_nothing_changed(tmp_path):
   with pytest.raises(InputError, match="neither empty nor a work directory"):
     train.train(config, stranger, source)
   assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
+  # A file of that name is a run's beside its config alone.
+  (stranger / "thesis.tex").rename(stranger / "data.json")
+  with pytest.raises(InputError, match="neither empty nor a work directory"):
+    train.train(config, stranger, source)
+  assert (stranger / "data.json").read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,10 @@ def stratified(
   # Largest remainders first, equal ones by lot.
   largest = np.lexsort((random.random(len(sizes)), -remainder))
   quota[largest[: count - quota.sum()]] += 1
-  order = random.permutation(len(labels))
   if names:
     order = np.argsort([hashlib.sha256(name.encode()).digest() for name in names])
+  else:
+    order = random.permutation(len(labels))
   by_class = order[np.argsort(group[order], kind="stable")]
   rank = np.arange(len(labels)) - (np.cumsum(sizes) - sizes)[group[by_class]]
   return np.sort(by_class[rank < quota[group[by_class]]])
