@@ -1,0 +1,177 @@
+r"""CL and NCL on CIFAR-10 from scratch: learning rates, then five seeds of each.
+
+  python -m studies.cifar10.run --source=arrays:cifar10.npz --out=runs/cifar10-study
+
+Chooses each method's learning rate on held-out training images, then trains the seeds,
+CL and NCL in turn. Finished runs are not repeated and an interrupted run resumes, so
+repeat the command until it prints that all runs are finished. No test image is read.
+OUT/data/ gets a line for each finished run; README.md says what is asked of them.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import subprocess
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from configs import cifar10_small
+from ncl_jax import compile_cache, metrics, train, writer
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.data.source import Source
+from ncl_jax.data.subset import stratified, take
+from ncl_jax.evaluators import program
+
+METHODS = ("cl", "ncl")
+RATES = (0.2, 0.4, 0.8)
+SEEDS = (11, 12, 13, 14, 15)
+TUNING_SEED = 100
+TUNING_EPOCHS = 8
+HELD_OUT = 0.1  # of the training images, for choosing the learning rate
+
+
+def main() -> None:
+  """Tunes, then trains."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--source", default="tfds:cifar10", help="CIFAR-10")
+  parser.add_argument("--out", required=True, help="folder for all runs")
+  flags = parser.parse_args()
+  logging.set_verbosity(logging.INFO)
+  compile_cache.set_up()
+  out = pathlib.Path(flags.out).expanduser().resolve()
+  (out / "data").mkdir(parents=True, exist_ok=True)
+  config = settings("cl", flags.source)
+  source = workdir_lib.load_source(config)
+  # Whatever goes wrong below, nothing can look at a test image.
+  split = source.split("train")
+  held_out = stratified(split.labels, round(HELD_OUT * len(split)))
+  kept = np.setdiff1d(np.arange(len(split)), held_out)
+  tuning = of_splits(source, take(split, kept), take(split, held_out))
+  for rate in RATES:
+    for method in METHODS:
+      tune(method, rate, tuning, out, flags.source)
+  chosen = best(writer.read(out / "data" / "tuning.jsonl"))
+  whole = of_splits(source, split, take(split, held_out))
+  for seed in SEEDS:
+    for method in METHODS:
+      fit(method, chosen[method], seed, whole, out, flags.source)
+  print("all runs are finished", flush=True)
+
+
+def settings(method: str, source: str) -> ConfigDict:
+  """The config file's settings with the data's source."""
+  config = cifar10_small.get_config(method)
+  config.data.source = source
+  return config
+
+
+def of_splits(source: Source, training, test) -> Source:
+  """The source with other images in its two splits."""
+  return dataclasses.replace(source, splits={"train": training, "test": test})
+
+
+def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str):
+  """Trains at a learning rate and scores it on the held-out training images."""
+  file = out / "data" / "tuning.jsonl"
+  key = {"method": method, "rate": rate, "seed": TUNING_SEED}
+  if any(all(row[k] == v for k, v in key.items()) for row in writer.read(file)):
+    return
+  config = settings(method, name)
+  config.seed = TUNING_SEED
+  config.optimizer.learning_rate = rate
+  config.train.epochs = TUNING_EPOCHS
+  config.optimizer.warmup_epochs = 0.1 * TUNING_EPOCHS
+  begun = time.monotonic()
+  path = out / "tuning" / f"{method}-rate{rate:g}"
+  row: dict[str, Any] = dict(key)
+  try:
+    train.train(config, path, source)
+  except FloatingPointError as error:
+    row["diverged"] = str(error)
+  else:
+    run = program.open_run(path, source=source)
+    row |= neighbours(run, run.variables)
+    row |= {f"untrained_{k}": v for k, v in neighbours(run, untrained(run)).items()}
+  writer.append(file, row | about(begun))
+
+
+def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> None:
+  """Trains one of the runs that the verdicts are about; scores nothing."""
+  file = out / "data" / "runs.jsonl"
+  key = {"method": method, "rate": rate, "seed": seed}
+  if any(all(row[k] == v for k, v in key.items()) for row in writer.read(file)):
+    return
+  config = settings(method, name)
+  config.seed = seed
+  config.optimizer.learning_rate = rate
+  begun = time.monotonic()
+  path = out / f"seed{seed}" / method
+  row: dict[str, Any] = dict(key)
+  try:
+    train.train(config, path, source)
+  except FloatingPointError as error:
+    row["diverged"] = str(error)
+  last = writer.read(path / "metrics.jsonl")[-1]
+  row["last"] = {k: v for k, v in last.items() if isinstance(v, int | float)}
+  writer.append(file, row | about(begun))
+
+
+def untrained(run: program.Run) -> Any:
+  """The variables before training."""
+  return program.untrained(run)
+
+
+def neighbours(run: program.Run, variables: Any) -> dict[str, float]:
+  """Nearest-neighbour accuracy on h and f, as `launch.knn` has it."""
+  config = run.config
+  bank, asked = (
+    program.extract(config, variables, run.source, split, run.mesh)
+    for split in ("train", "test")
+  )
+  found = {}
+  for layer in program.LAYERS:
+    guess = metrics.knn_predict(
+      bank.layer(layer, config.loss.map),
+      bank.labels,
+      asked.layer(layer, config.loss.map),
+      run.source.num_classes,
+      k=config.eval.knn_k,
+      temperature=config.eval.knn_temperature,
+    )
+    found[f"knn_{layer}"] = float(np.mean(np.asarray(guess) == asked.labels))
+  return found
+
+
+def best(rows: list[dict[str, Any]]) -> dict[str, float]:
+  """Method -> the rate with the best neighbours on h; the smaller of equals."""
+  scored = [row for row in rows if "knn_h" in row]
+  return {
+    method: max(
+      (row for row in scored if row["method"] == method),
+      key=lambda row: (row["knn_h"], -row["rate"]),
+    )["rate"]
+    for method in METHODS
+  }
+
+
+def about(begun: float) -> dict[str, Any]:
+  """What a row needs beside it: time (since the last start), code and versions."""
+  root = pathlib.Path(__file__).parent.parent.parent
+  command = ["git", "rev-parse", "HEAD"]
+  done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+  return {
+    "seconds_since_start": round(time.monotonic() - begun),
+    "commit": done.stdout.strip(),
+    "jax": jax.__version__,
+  }
+
+
+if __name__ == "__main__":
+  main()
