@@ -26,7 +26,7 @@ import jax
 from absl import flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from ncl_jax import compile_cache, distributed, executables, watch
+from ncl_jax import compile_cache, distributed, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
   EXIT_FAILED,
@@ -147,8 +147,6 @@ def _run(
     _parse(required, argv, fields)
     _set_up_log()
     compile_cache.set_up()
-    if main.__module__ == "__main__":
-      executables.set_up()
     distributed.initialize(
       _COORDINATOR.value,
       _NUM_PROCESSES.value,

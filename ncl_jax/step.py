@@ -207,7 +207,7 @@ def make_init(
 
   Returns:
     Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed;
-    seed: from `seed_of`. To be compiled with `cpu_effort(0)`, as there.
+    seed: from `seed_of`.
   """
 
   def init(seed: jax.Array) -> TrainState:
@@ -216,7 +216,8 @@ def make_init(
       drawn.seed = seed
     return init_state(drawn, source, optimizer)
 
-  return jax.jit(init, out_shardings=sharding_lib.replicated(mesh))
+  whole = sharding_lib.replicated(mesh)
+  return jax.jit(init, out_shardings=whole, compiler_options=cpu_effort(0, mesh))
 
 
 def cpu_effort(level: int, mesh: Mesh | None = None) -> dict[str, Any] | None:

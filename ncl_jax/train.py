@@ -15,7 +15,6 @@ from ncl_jax import (
   collapse,
   distributed,
   dry_run,
-  executables,
   first_state,
   optimizers,
   speed,
@@ -117,16 +116,11 @@ def _train(
     logging.info("%s", line)
   whole = sharding_lib.replicated(mesh)
   seed = jax.device_put(seed_of(config), whole)
-  about = _about(config, source, resident, per_call)
   if start:
     state = first_state.restored(checkpoints, start, config, source, optimizer, mesh)
     logging.info("going on from step %d of %d", start, total)
   else:
-    init = make_init(config, source, optimizer, mesh)
-    init = executables.compiled(
-      "init", init, (seed,), about, mesh, options=cpu_effort(0, mesh)
-    )
-    state = init(seed)
+    state = make_init(config, source, optimizer, mesh)(seed)
     if config.train.init_from:
       state = first_state.with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
@@ -156,15 +150,9 @@ def _train(
   done, first = start, None
   try:
     data = feed.at(start)
-    compiled = executables.compiled(
-      "steps",
-      steps,
-      (state, data, seed),
-      about,
-      mesh,
-      options=cpu_effort(1, mesh),
-      traced=lambda: laps.lap("trace"),
-    )
+    traced = steps.trace(state, data, seed)
+    laps.lap("trace")
+    compiled = traced.lower().compile(cpu_effort(1, mesh))
     laps.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
@@ -213,22 +201,6 @@ def _train(
     progress.close()
     if best:
       best.close()
-
-
-def _about(
-  config: ConfigDict, source: Source, resident: bool, per_call: int
-) -> dict[str, Any]:
-  """What the compiled programs are made from; a seed is given to them."""
-  settings = config.copy_and_resolve_references()
-  settings.seed = 0
-  return {
-    "config": config_lib.to_json(settings),
-    "images": source.image_shape,
-    "classes": source.num_classes,
-    "steps_per_epoch": source.steps_per_epoch(config.train.batch_size),
-    "resident": resident,
-    "per_call": per_call,
-  }
 
 
 def _report_speed(path, config, source, laps, start, steps):

@@ -8,8 +8,9 @@ import zlib
 
 import jax
 import pytest
+import tiny
 
-from ncl_jax import compile_cache
+from ncl_jax import compile_cache, writer
 
 # A program that compiles one function and says how often the cache answered.
 PROGRAM = """
@@ -197,3 +198,32 @@ def test_the_folder_is_the_users_or_the_default(tmp_path, monkeypatch, chosen):
   finally:
     jax.config.update("jax_compilation_cache_dir", before)
   assert found == (str(tmp_path / "default") if chosen is None else wanted)
+
+
+def test_one_pair_of_programs_for_all_seeds(tmp_path):
+  """A start that finds both trains as one that has compiled its own."""
+  data = tiny.npz(tmp_path / "tiny.npz")
+  caches = [
+    _train(tmp_path / run, data, tmp_path / cache, seed)
+    for run, cache, seed in (("zero", "a", 0), ("one", "a", 1), ("own", "b", 1))
+  ]
+  # The second start adds nothing to what the first one left.
+  assert caches[0] == caches[1]
+  programs = [name.rsplit("-", 2)[0] for name in caches[0]]
+  assert programs.count("jit_init") == programs.count("jit_steps") == 1
+  zero, one, own = (
+    writer.read(tmp_path / run / "metrics.jsonl") for run in ("zero", "one", "own")
+  )
+  assert one == own
+  assert one[0]["loss"] != zero[0]["loss"]
+
+
+def _train(workdir, data, cache, seed):
+  """The cache's entries after a training in a process of its own."""
+  command = [sys.executable, "-m", "launch.train", f"--workdir={workdir}"]
+  command += [f"--config={tiny.__file__}:ncl", f"--config.data.source=arrays:{data}"]
+  command += [f"--config.seed={seed}"]
+  environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+  done = subprocess.run(command, env=environment, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  return sorted(path.name for path in cache.glob("*-cache"))

@@ -54,7 +54,6 @@ LEVELS = {
   "step": 4,
   "first_state": 5,
   "recorder": 4,
-  "executables": 2,
   "train": 5,
   "plan": 5,
   "profile": 1,

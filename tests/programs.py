@@ -7,13 +7,11 @@ import pathlib
 import runpy
 import sys
 import warnings
-from unittest import mock
 
 from absl import flags
 from absl.testing import flagsaver
 
 import ncl_jax.cli  # noqa: F401  its flags stay from one program to the next
-from ncl_jax import executables
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -38,8 +36,6 @@ def call(program, *arguments):
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
       warnings.catch_warnings(),
-      # In this process functions are replaced while it runs.
-      mock.patch.object(executables, "set_up"),
     ):
       # Of ml_collections, on how it imports a config file.
       warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)

@@ -144,3 +144,34 @@ def test_the_state_is_donated_and_the_step_compiles_once():
   batches.close()
   assert all(x.is_deleted() for x in jax.tree.leaves(first.params))
   assert step._cache_size() == 1
+
+
+# The first state.
+
+
+@pytest.mark.parametrize("seed", [0, 2**31, 2**32 + 5, 2**63 - 1])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_seed_given_is_a_seed_known(seed, wide):
+  config = tiny.config()
+  config.seed = seed
+  with jax.enable_x64(wide):
+    given = jax.jit(jax.random.key)(step_lib.seed_of(config))
+    np.testing.assert_array_equal(
+      jax.random.key_data(given), jax.random.key_data(jax.random.key(seed))
+    )
+
+
+def test_the_first_state_is_that_of_its_seed(quick_to_compile):
+  source = tiny.source()
+  config = tiny.config("dino")
+  config.seed = 2**32 + 5
+  config = config_lib.resolve(config, source)
+  mesh = mesh_of(1)
+  optimizer, _ = step_lib.make_optimizer(config, 3)
+  made = step_lib.make_init(config, source, optimizer, mesh)(step_lib.seed_of(config))
+  want = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  jax.tree.map(np.testing.assert_array_equal, made, want)
+  config.seed = 6
+  other = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  first, second = (x.params["prototypes"] for x in (made, other))
+  assert not np.array_equal(first, second)
