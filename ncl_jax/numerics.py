@@ -23,6 +23,9 @@ def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
 def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
   """`numerator / denominator`, with value 0 and gradient 0 where the denominator is 0.
 
+  NaN and infinity are not zero: a NaN denominator gives NaN, and so does a numerator
+  that is NaN or infinite over a denominator of 0.
+
   Args:
     numerator: any shape.
     denominator: same shape, or one that broadcasts to it.
@@ -30,9 +33,11 @@ def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
   Returns:
     The quotient.
   """
-  ok = denominator != 0
-  # The inner `where` keeps the division's gradient finite on the branch not taken.
-  return jnp.where(ok, numerator / jnp.where(ok, denominator, 1), 0)
+  zero = denominator == 0
+  # Nothing is divided by 0, so that value and gradient are finite; the factor, unlike
+  # a `where`, lets NaN through.
+  quotient = numerator / jnp.where(zero, 1, denominator)
+  return quotient * (~zero).astype(quotient.dtype)
 
 
 def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
@@ -46,7 +51,8 @@ def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
     axis: the axis of the vectors.
 
   Returns:
-    Array of the same shape, in float32 (float64 if `z` is float64).
+    Array of the same shape, in float32 (float64 if `z` is float64). A vector with NaN
+    or an infinite entry holds NaN, so that a loss or a metric of it is no number.
 
   >>> l2_normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
   [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
@@ -55,7 +61,9 @@ def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
   # Dividing by the largest entry first keeps the square in range for any finite vector;
   # a constant factor changes neither the value nor the gradient of a unit vector.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(z), axis=axis, keepdims=True))
+  # The reciprocal of a larger one is subnormal, and compilers flush that to 0.
+  largest = jnp.minimum(largest, jnp.finfo(z.dtype).max / 4)
   z = safe_divide(z, largest)
   square = jnp.sum(z * z, axis=axis, keepdims=True)
-  alive = square > 0
-  return jnp.where(alive, z * jax.lax.rsqrt(jnp.where(alive, square, 1)), 0)
+  # `square > 0` would take NaN for an empty row.
+  return z * jax.lax.rsqrt(jnp.where(square == 0, 1, square))
