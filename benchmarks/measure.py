@@ -1,12 +1,19 @@
-"""What the benchmarks share: fair timing, a table, its JSON."""
+"""What benchmarks and studies share: fair timing, tables, JSON, the machine."""
 
 import argparse
+import datetime
+import importlib.metadata
 import json
+import os
 import pathlib
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+
+ROOT = pathlib.Path(__file__).parent.parent
+PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
 
 
 def arguments(doc: str) -> argparse.ArgumentParser:
@@ -81,3 +88,30 @@ def shown(value: Any) -> str:
   if isinstance(value, float):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
   return str(value)
+
+
+def table(rows: list[dict]) -> list[str]:
+  """Markdown of rows whose cells go by column."""
+  columns = list(dict.fromkeys(column for row in rows for column in row))
+  body = [[shown(row.get(column)) for column in columns] for row in rows]
+  rule = ["---", *(["---:"] * (len(columns) - 1))]
+  return [f"| {' | '.join(line)} |" for line in (columns, rule, *body)]
+
+
+def machine() -> str:
+  """What was measured on, when."""
+  cpu = platform.processor() or platform.machine()
+  info = pathlib.Path("/proc/cpuinfo")
+  if info.exists():
+    lines = info.read_text().splitlines()
+    names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
+    cpu = names[0] if names else cpu
+  cores = len(os.sched_getaffinity(0))
+  versions = []
+  for package in PEERS:
+    try:
+      versions.append(f"{package} {importlib.metadata.version(package)}")
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  today = datetime.date.today().isoformat()
+  return f"{cpu}, {cores} cores; {', '.join(versions)}; {today}"

@@ -9,18 +9,14 @@ torch torchvision (no part of ncl_jax's requirements).
 """
 
 import argparse
-import datetime
-import importlib.metadata
 import json
-import os
 import pathlib
-import platform
 import subprocess
 import sys
 
 from benchmarks import measure
+from benchmarks.measure import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 # In the page's order: name, arguments.
 BENCHMARKS = {
   "step": ["--repeats=3"],
@@ -33,7 +29,6 @@ BENCHMARKS = {
   "accumulation": [],
   "explorer": [],
 }
-PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
 
 
 def main() -> None:
@@ -54,30 +49,11 @@ def main() -> None:
       print(f"benchmarks.{name}", flush=True)
       command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={file}"]
       subprocess.run([*command, *arguments], cwd=ROOT, check=True)
-      document = json.loads(file.read_text()) | {"machine": machine()}
+      document = json.loads(file.read_text()) | {"machine": measure.machine()}
       file.write_text(json.dumps(document, indent=2) + "\n")
   page = ROOT / "docs" / "performance.md"
   page.write_text(render(out))
   print(f"written: {page}")
-
-
-def machine() -> str:
-  """What was measured on, when."""
-  cpu = platform.processor() or platform.machine()
-  info = pathlib.Path("/proc/cpuinfo")
-  if info.exists():
-    lines = info.read_text().splitlines()
-    names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
-    cpu = names[0] if names else cpu
-  cores = len(os.sched_getaffinity(0))
-  versions = []
-  for package in PEERS:
-    try:
-      versions.append(f"{package} {importlib.metadata.version(package)}")
-    except importlib.metadata.PackageNotFoundError:
-      continue
-  today = datetime.date.today().isoformat()
-  return f"{cpu}, {cores} cores; {', '.join(versions)}; {today}"
 
 
 def render(out: pathlib.Path) -> str:
@@ -96,18 +72,10 @@ def render(out: pathlib.Path) -> str:
       command = " ".join(["python -m", f"benchmarks.{name}", *arguments])
       where = f"`{command}` on {document['machine']}."
       lines += ["", f"## {document['title']}", "", where, ""]
-      lines += table(document["rows"])
+      lines += measure.table(document["rows"])
       if document.get("note"):
         lines += ["", document["note"]]
   return "\n".join(lines) + "\n"
-
-
-def table(rows: list[dict]) -> list[str]:
-  """Markdown of rows whose cells go by column."""
-  columns = list(dict.fromkeys(column for row in rows for column in row))
-  body = [[measure.shown(row.get(column)) for column in columns] for row in rows]
-  rule = ["---", *(["---:"] * (len(columns) - 1))]
-  return [f"| {' | '.join(line)} |" for line in (columns, rule, *body)]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Images with captions, two towers: CLIP's loss, and its non-negative version.
 
-  python -m benchmarks.emoji --out=emoji
+  python -m studies.emoji.make_data --out=emoji
   python -m launch.train --config=configs/pairs.py:ncl --workdir=runs/emoji-ncl
   python -m launch.pairs --workdir=runs/emoji-ncl
 

@@ -1,6 +1,6 @@
 """Pairs of two texts, two text towers: CLIP's loss, and its non-negative version.
 
-  python -m benchmarks.symbols --out=symbols
+  python -m studies.keywords.make_data --out=symbols
   python -m launch.train --config=configs/texts.py:ncl --workdir=runs/symbols-ncl
   python -m launch.pairs --workdir=runs/symbols-ncl
 

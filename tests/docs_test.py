@@ -13,12 +13,14 @@ import pytest
 import yaml
 from programs import ROOT, call
 
-from benchmarks import families, fashion, harder, measure, pairs, supervised, texts
+from benchmarks import measure
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+PAGES = sorted(
+  [*DOCS.rglob("*.md"), *(ROOT / "studies").rglob("*.md"), ROOT / "README.md"]
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 
 
@@ -225,24 +227,3 @@ def test_readme_has_the_numbers_of_the_loss_and_of_accumulation():
   assert line("k") == [str(row["chunks"]) for row in rows]
   assert line("MiB") == [f"{row['temp MiB']:.0f}" for row in rows]
   assert line("of k = 1") == [f"{row['of 1']:.2g}" for row in rows]
-
-
-@pytest.mark.parametrize(
-  ("benchmark", "folder"),
-  [
-    (supervised, "supervised"),
-    (families, "families"),
-    (families, "families/long"),
-    (families, "families/slow"),
-    (fashion, "fashion"),
-    (pairs, "pairs"),
-    (harder, "harder"),
-    (texts, "texts"),
-  ],
-)
-def test_tables_of_results_are_those_of_the_files(benchmark, folder):
-  page = (DOCS / "results.md").read_text()
-  tables = "\n".join(benchmark.tables(DOCS / "data" / folder)).split("\n\n")
-  assert len(tables) > 1
-  for table in tables:
-    assert table in page

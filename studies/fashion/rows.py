@@ -1,4 +1,4 @@
-"""What the tables of benchmarks.fashion show: labels, and where each number lies."""
+"""What the tables of studies.fashion.run show: labels, and where each number lies."""
 
 STATS = ("feature_stats", "f")
 # What a row is called, where its number lies in the results, what it is multiplied by.

@@ -1,8 +1,8 @@
 r"""Every method with and without the map, and NCL's map in other places, on few images.
 
-  python -m benchmarks.families --out=runs/families --stage=tune
-  python -m benchmarks.families --out=runs/families --stage=train
-  python -m benchmarks.families --out=runs/families --stage=report
+  python -m studies.families.run --out=runs/families --stage=tune
+  python -m studies.families.run --out=runs/families --stage=train
+  python -m studies.families.run --out=runs/families --stage=report
 
 First each method's learning rate is chosen by the nearest neighbours of training
 images that no run trains on. Then it trains with that one, and the test images ask.
@@ -23,7 +23,6 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from benchmarks import measure
-from benchmarks.family_tables import WIDTH, best, tables
 from configs import fashion_mnist
 from ncl_jax import codes, compile_cache, families, features, metrics, train, writer
 from ncl_jax import config as config_lib
@@ -31,6 +30,7 @@ from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
 from ncl_jax.evaluators import feature_stats, program
+from studies.families.tables import WIDTH, best, tables
 
 METHODS = ("cl", "ncl", *(n + end for n in families.NAMES for end in ("", "_ncl")))
 # Further cells, of NCL with its learning rate: where its map is.
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-  """The flags; their defaults are the budget of docs/results.md."""
+  """The flags; their defaults are the study's budget."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )

@@ -1,11 +1,11 @@
-"""Tables and verdicts of docs/results.md from what `benchmarks.harder` measured."""
+"""Tables and verdicts of the README, from what `run` measured."""
 
 import json
 import pathlib
 import statistics
 
 from benchmarks import measure
-from benchmarks.run import table
+from benchmarks.measure import table
 
 SETS = {
   "emoji": "Emoji: category and subcategory",
@@ -124,7 +124,7 @@ def seeds(name: str, rows: Rows) -> Rows:
 
 
 def verdicts(name: str, rows: Rows) -> Rows:
-  """What docs/preregistered.md decides, from the rows alone."""
+  """The preregistered verdicts, from the rows alone."""
   wide, narrow = NAMES[name]
   of = arms(rows)
   if name == "two":

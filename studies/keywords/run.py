@@ -1,7 +1,7 @@
 r"""CL beside NCL on pairs of texts: names of symbols and their keywords.
 
-  python -m benchmarks.symbols --out=symbols
-  python -m benchmarks.texts --data=symbols --out=runs/texts
+  python -m studies.keywords.make_data --out=symbols
+  python -m studies.keywords.run --data=symbols --out=runs/texts
 
 Trains both methods with two seeds and evaluates them on the concepts held out; a run
 that is complete is not made again, one that was stopped goes on. Minutes on two cores.
@@ -17,11 +17,12 @@ import numpy as np
 from absl import logging
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from benchmarks import measure, pairs
-from benchmarks.run import table
+from benchmarks import measure
+from benchmarks.measure import table
 from configs import texts as texts_config
 from ncl_jax import compile_cache, metrics, train
 from ncl_jax.evaluators import pairs as evaluator
+from studies.emoji import run as pairs
 
 SIDES = ("text", "caption")
 
@@ -31,7 +32,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--data", default="symbols", help="folder of benchmarks.symbols")
+  parser.add_argument(
+    "--data", default="symbols", help="folder of studies.keywords.make_data"
+  )
   parser.add_argument("--out", default="runs/texts", help="folder for all of it")
   parser.add_argument("--seeds", default="0,1", help="with commas between them")
   parser.add_argument("--epochs", type=int, default=20)
@@ -105,7 +108,7 @@ def tables(out: pathlib.Path) -> list[str]:
 
 
 def verdicts(cl: list[dict[str, Any]], ncl: list[dict[str, Any]]) -> dict[str, str]:
-  """As `docs/preregistered.md` has them, of the rows of both methods, seed by seed."""
+  """The preregistered verdicts, from the rows of both methods, seed by seed."""
   recall = [
     statistics.mean(
       b[f"{one}_to_{two}@10"] - a[f"{one}_to_{two}@10"]

@@ -1,7 +1,7 @@
 r"""What codes of texts' embeddings say of classes, against the embeddings themselves.
 
-  python -m benchmarks.words --texts=symbols/names.npz --out=words
-  python -m benchmarks.sentences --data=words/texts.npz
+  python -m studies.codes.words --texts=symbols/names.npz --out=words
+  python -m studies.codes.sentences --data=words/texts.npz
 
 Encoders are trained without labels on the training texts; every figure is of the texts
 held out. Minutes on two cores.
@@ -19,10 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from benchmarks import measure
-from benchmarks.codes import RECIPE, unit
 from ncl_jax import metrics
 from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.evaluators import feature_stats
+from studies.codes.run import RECIPE, unit
 
 DIMENSIONS, ACTIVE = 256, 8
 NEIGHBOURS = 20  # training texts that vote
@@ -43,7 +43,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--data", default="words/texts.npz", help="of benchmarks.words")
+  parser.add_argument(
+    "--data", default="words/texts.npz", help="of studies.codes.words"
+  )
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--epochs", type=int, default=60)
   parser.add_argument("--json", default="", help="file for the table as JSON")

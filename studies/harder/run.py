@@ -1,10 +1,10 @@
 r"""Harder classes: two levels of labels, and two objects in one image.
 
-  python -m benchmarks.harder --out=runs/harder
+  python -m studies.harder.run --out=runs/harder
 
-Trains CL and NCL on images of two digits and opens the runs that docs/results.md has of
-Fashion-MNIST (`launch.compare`; a coarse grouping, its classes) and of emoji by two
-drawers (`benchmarks.pairs`; category, subcategory). Asks of each dimension of f what it
+Trains CL and NCL on images of two digits, and opens the runs of two other studies:
+Fashion-MNIST (`studies/fashion`; a coarse grouping, its classes) and emoji by two
+drawers (`studies/emoji`; category, subcategory). Asks of each dimension of f what it
 stands for. A run that is complete is not made again. Some ten minutes on two cores.
 """
 
@@ -20,14 +20,15 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from benchmarks import harder_sets, meaning, measure
-from benchmarks.harder_page import SETS, tables
-from benchmarks.run import ROOT, machine
+from benchmarks import measure
+from benchmarks.measure import ROOT, machine
 from configs import digits
 from ncl_jax import checkpoint, codes, compile_cache, ledger, train
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
+from studies.harder import meaning, sets
+from studies.harder.tables import SETS, tables
 
 SEEDS = {"two": 3, "fashion": 5, "emoji": 2}
 
@@ -38,7 +39,7 @@ def main() -> None:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--fashion", default="runs/fashion", help="of launch.compare")
-  parser.add_argument("--emoji", default="runs/emoji", help="of benchmarks.pairs")
+  parser.add_argument("--emoji", default="runs/emoji", help="of studies.emoji.run")
   parser.add_argument("--out", default="runs/harder", help="folder for all of it")
   parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
   parser.add_argument("--seeds", nargs="+", type=int, help="default: as reported")
@@ -112,7 +113,7 @@ def fit(
     return pathlib.Path(flags.emoji).resolve() / f"drawers-{method}-seed{seed}"
   file = out / "two.npz"
   if not file.exists():
-    harder_sets.two_digits(file)
+    sets.two_digits(file)
   config = digits.get_config(method)
   config.name = "two digits"
   config.seed = seed
@@ -129,7 +130,7 @@ def opened(name: str, run: pathlib.Path) -> program.Run:
   found = program.open_run(run)
   if name == "emoji":
     folder = pathlib.Path(found.config.data.source.partition(":")[2]).parent
-    found = dataclasses.replace(found, source=harder_sets.emoji(folder, found.source))
+    found = dataclasses.replace(found, source=sets.emoji(folder, found.source))
   return found
 
 
@@ -151,7 +152,7 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
     "untrained + map": (ncl.config, fresh, mapped),
     "PCA of pixels": (cl.config, pixels, "identity"),
   }
-  groups = harder_sets.groups(name, cl.source)
+  groups = sets.groups(name, cl.source)
   tested, read = {}, {}
   for arm, (config, variables, map_name) in arms.items():
 
@@ -161,7 +162,7 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
 
     tested[arm] = features("test", "f")
     if name == "two" and arm != "CL + map":
-      marks = harder_sets.groups(name, cl.source, "train").wide
+      marks = sets.groups(name, cl.source, "train").wide
       read[arm] = {
         f"both_right_{layer}": both_right(
           features("train", layer), marks, features("test", layer), groups.wide

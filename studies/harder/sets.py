@@ -1,15 +1,15 @@
-"""The three sets of `benchmarks.harder`: what is in them and how images are grouped."""
+"""The three data sets of the study, and how their images are grouped."""
 
 import dataclasses
 import pathlib
 
 import numpy as np
 
-from benchmarks import meaning
 from ncl_jax.data import digits
 from ncl_jax.data.source import Source, Split
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
+from studies.harder import meaning
 
 TRAIN, TEST = 5000, 5000  # images of two digits
 # Of Fashion-MNIST's ten classes in their order; ours: the set has one level.
@@ -29,7 +29,7 @@ def emoji(folder: pathlib.Path, source: Source) -> Source:
   test images would pass for consistency.
 
   Args:
-    folder: of `benchmarks.emoji`, for the captions, which tell the tone.
+    folder: of `studies.emoji.make_data`, for the captions, which tell the tone.
     source: its drawers.npz.
 
   Raises:
@@ -38,7 +38,8 @@ def emoji(folder: pathlib.Path, source: Source) -> Source:
   for name in ("text.npz", "drawers.npz"):
     if not (folder / name).is_file():
       raise InputError(
-        f"no {folder / name}: make it by python -m benchmarks.emoji --out={folder}"
+        f"no {folder / name}: make it by "
+        f"python -m studies.emoji.make_data --out={folder}"
       )
   with np.load(folder / "text.npz") as file:
     plain = np.flatnonzero(np.char.find(file["test_captions"], "skin tone") < 0)

@@ -1,6 +1,6 @@
 r"""Names and keywords of symbols as pairs of texts: 1,943 of Unicode's, in English.
 
-  python -m benchmarks.symbols --out=symbols
+  python -m studies.keywords.make_data --out=symbols
   python -m launch.train --config=configs/texts.py:ncl --workdir=runs/symbols-ncl
 
 Fetches the npm packages cldr-annotations-full (Unicode's locale data) and
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import emoji
 from ncl_jax.errors import InputError
+from studies.emoji import make_data as emoji
 
 PACKAGES = {"cldr-annotations-full": "48.2.0", "unicode-emoji-json": "0.9.0"}
 NAMES = "package/annotations/en/annotations.json"

@@ -1,11 +1,11 @@
-"""benchmarks/codes.py: its rivals are what they are called."""
+"""studies/codes: the rivals are what they are called."""
 
 import numpy as np
 import scipy.sparse
 from sklearn.neighbors import NearestNeighbors
 
-from benchmarks import codes
 from ncl_jax.encoder import nearest, recall
+from studies.codes import run as codes
 
 
 def test_product_quantisation_loses_nothing_where_there_is_nothing_to_lose(monkeypatch):

@@ -1,7 +1,7 @@
 r"""CL beside NCL on pairs of two kinds: pictures and names, pictures by two drawers.
 
-  python -m benchmarks.emoji --out=emoji
-  python -m benchmarks.pairs --data=emoji --out=runs/emoji
+  python -m studies.emoji.make_data --out=emoji
+  python -m studies.emoji.run --data=emoji --out=runs/emoji
 
 Trains both methods with two seeds on each kind and evaluates them on the concepts held
 out; a run that is complete is not made again. Some ten minutes on two cores.
@@ -16,12 +16,12 @@ from typing import Any
 from absl import logging
 
 from benchmarks import measure
-from benchmarks.run import table
+from benchmarks.measure import table
 from configs import pairs as pairs_config
 from ncl_jax import compile_cache, train, writer
 from ncl_jax.evaluators import pairs, program
 
-# File of benchmarks.emoji -> the two towers' names in the result.
+# File of studies.emoji.make_data -> the two towers' names in the result.
 KINDS = {"text": ("image", "text"), "drawers": ("image", "partner")}
 METHODS = {"cl": "CL", "ncl": "NCL"}
 FIGURES = {
@@ -40,7 +40,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--data", default="emoji", help="folder of benchmarks.emoji")
+  parser.add_argument(
+    "--data", default="emoji", help="folder of studies.emoji.make_data"
+  )
   parser.add_argument("--out", default="runs/emoji", help="folder for all of it")
   parser.add_argument("--seeds", type=int, default=2)
   parser.add_argument("--epochs", type=int, default=60)

@@ -1,6 +1,6 @@
 """The claims preregistered for CL beside NCL on Fashion-MNIST, judged from the results.
 
-Thresholds and verdicts are those of docs/preregistered.md. "The mean has the other
+Thresholds and verdicts are those of the README, preregistered. "The mean has the other
 sign" is taken as it stands: where a margin is allowed, a mean below 0 whose interval is
 not within the margin is not seen, rather than undecided. What is missing is an error:
 fewer seeds would be judged by other quantiles than were preregistered.
@@ -52,7 +52,7 @@ def claims(arms: Results) -> list[Claim]:
   """The checklist.
 
   Args:
-    arms: from `benchmarks.fashion.results`: "cl", "ncl", "untrained", "cl_varimax_map".
+    arms: from `run.results`: "cl", "ncl", "untrained", "cl_varimax_map".
 
   Raises:
     InputError: if a number of one of the five seeds is missing.

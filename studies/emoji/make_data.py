@@ -1,6 +1,6 @@
 r"""Emoji as pairs: 3,786 small pictures by each of two drawers, with their names.
 
-  python -m benchmarks.emoji --out=emoji
+  python -m studies.emoji.make_data --out=emoji
   python -m launch.train --config=configs/pairs.py:ncl --workdir=runs/emoji-ncl \
       --config.data.source=pairs:emoji/text.npz
 

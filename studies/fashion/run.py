@@ -1,9 +1,9 @@
 r"""The tables of CL beside NCL on Fashion-MNIST, from what was measured, into the page.
 
-  python -m benchmarks.fashion
+  python -m studies.fashion.run
 
-Reads docs/data/fashion/ (see benchmarks.collect) and renews, in docs/results.md, what
-stands between the lines `<!-- fashion: NAME -->` and `<!-- / -->`.
+Reads data/ (written by studies.fashion.collect) and renews, in this study's README,
+what stands between the lines `<!-- fashion: NAME -->` and `<!-- / -->`.
 """
 
 import pathlib
@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.claims import Claim, claims, map_claims, temperature_claim
-from benchmarks.fashion_rows import (
+from benchmarks.measure import table as markdown
+from ncl_jax import writer
+from ncl_jax.errors import InputError
+from ncl_jax.report import statistics
+from ncl_jax.report.sweep_tables import number
+from studies.fashion.claims import Claim, claims, map_claims, temperature_claim
+from studies.fashion.rows import (
   ACCURACY,
   ARMS,
   CONTROLS,
@@ -26,15 +31,9 @@ from benchmarks.fashion_rows import (
   SWEEP,
   Place,
 )
-from benchmarks.run import ROOT
-from benchmarks.run import table as markdown
-from ncl_jax import writer
-from ncl_jax.errors import InputError
-from ncl_jax.report import statistics
-from ncl_jax.report.sweep_tables import number
 
-DATA = ROOT / "docs" / "data" / "fashion"
-PAGE = ROOT / "docs" / "results.md"
+DATA = pathlib.Path(__file__).parent / "data"
+PAGE = DATA.parent / "README.md"
 BLOCK = r"(<!-- fashion: {} -->\n).*?(\n<!-- / -->)"
 
 SWEEPS = ("maps", "temperatures", "widths")

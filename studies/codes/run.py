@@ -1,8 +1,8 @@
 r"""Search with sparse codes against PCA, truncation and product quantisation.
 
-  python -m benchmarks.codes --repeats=5 --json=codes.json --figure=codes.svg
-  python -m benchmarks.codes --tune
-  python -m benchmarks.codes --embeddings=words/words.npz --dimensions=512 \
+  python -m studies.codes.run --repeats=5 --json=codes.json --figure=codes.svg
+  python -m studies.codes.run --tune
+  python -m studies.codes.run --embeddings=words/words.npz --dimensions=512 \
       --active=4,8,16,32 --figure=words.svg
 
 Fashion-MNIST's pixels as 784-dimensional embeddings (Debian: dataset-fashion-mnist), or

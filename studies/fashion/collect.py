@@ -1,7 +1,7 @@
 r"""Small, lasting copies of what a comparison and sweeps measured, to be committed.
 
-  python -m benchmarks.collect --compare runs/fashion --commit HASH \
-      --sweeps runs/maps runs/temperatures --out=docs/data/fashion
+  python -m studies.fashion.collect --compare runs/fashion --commit HASH \
+      --sweeps runs/maps runs/temperatures --out=studies/fashion/data
 
 A line of compare.jsonl is one arm or control with one seed, a line of SWEEP.jsonl one
 cell: every result that the programs gave, without the grids of nearest neighbours, with
