@@ -13,8 +13,11 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "directory that must take a checkpoint; default: a temporary one"
+_WORKDIR = flags.DEFINE(
+  cli.PATH,
+  "workdir",
+  None,
+  "directory that must take a checkpoint; default: a temporary one",
 )
 
 

@@ -19,7 +19,7 @@ from ncl_jax import cli, evaluators
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file; with ncl,MAP after a colon for another map"
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the comparison")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the comparison")
 _PROGRAMS = flags.DEFINE_list(
   "programs",
   "all",

@@ -14,7 +14,7 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIRS = flags.DEFINE_list("workdirs", None, "directories of training runs")
+_WORKDIRS = flags.DEFINE(cli.PATHS, "workdirs", None, "directories of training runs")
 
 
 def main() -> None:

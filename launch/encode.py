@@ -23,11 +23,15 @@ from ncl_jax import cli
 from ncl_jax.encoder import program
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "configs/embeddings.py")
-_INPUT = flags.DEFINE_string("input", None, "FILE.npy or FILE.npz, or arrays:FILE.npz")
+_INPUT = flags.DEFINE(
+  cli.ARRAYS, "input", None, "FILE.npy or FILE.npz, or arrays:FILE.npz"
+)
 _ARRAY = flags.DEFINE_string("array", "embeddings", "of an .npz: the embeddings")
 _LABELS = flags.DEFINE_string("labels", "labels", "of an .npz: the labels")
-_ENCODER = flags.DEFINE_string("encoder", None, "FILE.safetensors, new with --config")
-_OUT = flags.DEFINE_string("out", "", "FILE.npz for the codes")
+_ENCODER = flags.DEFINE(
+  cli.PATH, "encoder", None, "FILE.safetensors, new with --config"
+)
+_OUT = flags.DEFINE(cli.PATH, "out", "", "FILE.npz for the codes")
 _DIMS = flags.DEFINE_integer("dims", 0, "shorten the written codes to so many")
 _DENSE = flags.DEFINE_bool("dense", False, "write an array named codes, not sparse")
 

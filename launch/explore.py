@@ -12,10 +12,10 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE_string("versus", "", "directory of another, to compare with")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE(cli.PATH, "versus", "", "directory of another, to compare with")
 _STEP = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
-_OUT = flags.DEFINE_string("out", "", "the file; default: WORKDIR/explorer.html")
+_OUT = flags.DEFINE(cli.PATH, "out", "", "the file; default: WORKDIR/explorer.html")
 _SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes longer")
 
 

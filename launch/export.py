@@ -12,9 +12,9 @@ from absl import flags
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 
-_OUT = flags.DEFINE_string("out", "", "FILE.safetensors for the tensors")
+_OUT = flags.DEFINE(cli.PATH, "out", "", "FILE.safetensors for the tensors")
 _NAMES = flags.DEFINE_enum("names", "torch", ("torch", "ours"), "of the tensors")
-_FEATURES = flags.DEFINE_string("features", "", "FILE.npz for the features")
+_FEATURES = flags.DEFINE(cli.PATH, "features", "", "FILE.npz for the features")
 _SPLIT = flags.DEFINE_string("split", "test", "whose features")
 
 

@@ -12,9 +12,9 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE_string("versus", None, "directory of another, such as of CL")
-_OUT = flags.DEFINE_string("out", "", "the folder; default: WORKDIR/figures")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE(cli.PATH, "versus", None, "directory of another, such as of CL")
+_OUT = flags.DEFINE(cli.PATH, "out", "", "the folder; default: WORKDIR/figures")
 
 
 def main() -> None:

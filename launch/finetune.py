@@ -8,9 +8,7 @@ result is a line of WORKDIR/eval/finetune.jsonl; the checkpoint itself is left a
 Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finetune/.
 """
 
-import pathlib
-
-from ncl_jax import cli
+from ncl_jax import cli, paths
 from ncl_jax.recipe import Recipe, for_stem
 
 _RECIPE = cli.define_fields(Recipe)
@@ -23,7 +21,7 @@ def main(workdir: str, step: int | None) -> None:
 
   stem = workdir_lib.read_config(workdir).model.stem
   recipe = for_stem(stem, **({"epochs": finetune.EPOCHS} | _RECIPE()))
-  folder = pathlib.Path(workdir) / "eval" / "finetune"
+  folder = paths.local(workdir) / "eval" / "finetune"
   program.run(finetune, workdir, step, recipe=recipe, folder=folder)
 
 

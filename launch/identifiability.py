@@ -8,17 +8,15 @@ the theory says with PASS or FAIL; exit code 1 if something does not hold. Write
 WORKDIR/identifiability.md and .json.
 """
 
-import pathlib
-
 from absl import flags
 from ml_collections import config_flags
 
-from ncl_jax import cli
+from ncl_jax import cli, paths
 from ncl_jax.errors import Failed
 from ncl_jax.latent import study
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "configs/latent.py")
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the result")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the result")
 
 
 def main() -> None:
@@ -26,7 +24,7 @@ def main() -> None:
   config = _CONFIG.value
   rows, claims = study.run(config)
   shown = study.text(rows, claims, config)
-  folder = pathlib.Path(_WORKDIR.value or "").expanduser().resolve()
+  folder = paths.local(_WORKDIR.value or "").resolve()
   study.write(folder, rows, claims, shown)
   print(shown)
   failed = [claim.text for claim in claims if not claim.holds]

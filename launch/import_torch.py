@@ -15,8 +15,8 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method", lock_config=True
 )
-_FILE = flags.DEFINE_string("file", None, "the checkpoint to read")
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory to make")
+_FILE = flags.DEFINE(cli.PATH, "file", None, "the checkpoint to read")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")
 _CLASSIFIER = flags.DEFINE_bool(
   "classifier", True, "take the file's classifier; --noclassifier for other classes"
 )

@@ -10,11 +10,9 @@ for the network's kind. The result is a line of WORKDIR/eval/linear_probe.jsonl;
 stopped, goes on from its checkpoints in WORKDIR/eval/linear_probe/.
 """
 
-import pathlib
-
 from absl import flags
 
-from ncl_jax import cli
+from ncl_jax import cli, paths
 from ncl_jax.errors import InputError
 from ncl_jax.recipe import Recipe, for_stem
 
@@ -42,7 +40,7 @@ def main(workdir: str, step: int | None) -> None:
     protocol="sgd",
     layers=layers,
     recipe=for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE())),
-    folder=pathlib.Path(workdir) / "eval" / "linear_probe",
+    folder=paths.local(workdir) / "eval" / "linear_probe",
   )
 
 

@@ -11,7 +11,7 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
 _TO = flags.DEFINE_enum("to", "tensorboard", ["tensorboard", "wandb"], "for whom")
 _FOLLOW = flags.DEFINE_bool("follow", False, "until the run is complete")
 

@@ -19,7 +19,7 @@ from ncl_jax import cli, evaluators
 NAMES = ("cifar10", "cifar100", "imagenet100")
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file, of NCL")
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the reproduction")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "how many pairs of runs", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the forecast")
 _PRICE = flags.DEFINE_float("price", 0.0, "of an hour of it", lower_bound=0.0)

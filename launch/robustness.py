@@ -15,8 +15,11 @@ from absl import flags
 
 from ncl_jax import cli
 
-_OOD = flags.DEFINE_list(
-  "ood", None, "other sets, FORM:PATH, separated by commas; default: eval.ood"
+_OOD = flags.DEFINE(
+  cli.SOURCES,
+  "ood",
+  None,
+  "other sets, FORM:PATH, separated by commas; default: eval.ood",
 )
 
 

@@ -16,8 +16,11 @@ from absl import flags
 from ncl_jax import cli
 
 _KEEP = flags.DEFINE_integer("keep", 0, "k; default: a quarter of the dimensions")
-_TRANSFER = flags.DEFINE_string(
-  "transfer", None, "another data set, such as tfds:cifar10; default: eval.transfer"
+_TRANSFER = flags.DEFINE(
+  cli.SOURCE,
+  "transfer",
+  None,
+  "another data set, such as tfds:cifar10; default: eval.transfer",
 )
 
 

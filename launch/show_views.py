@@ -17,8 +17,10 @@ from ncl_jax import cli
 from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file")
-_WORKDIR = flags.DEFINE_string("workdir", "", "or: directory of a training run")
-_OUT = flags.DEFINE_string("out", "", "the file; default: views.png, or in --workdir")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", "", "or: directory of a training run")
+_OUT = flags.DEFINE(
+  cli.PATH, "out", "", "the file; default: views.png, or in --workdir"
+)
 _IMAGES = flags.DEFINE_integer("images", 8, "rows", lower_bound=1)
 _VIEWS = flags.DEFINE_integer("views", 8, "random views of each image", lower_bound=1)
 

@@ -18,7 +18,7 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method where the grid has none"
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of the sweep")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
 _PROGRAMS = flags.DEFINE_list(
   "programs", "feature_stats,knn", "evaluations of each cell, see launch.evaluate"

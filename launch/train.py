@@ -24,7 +24,7 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "config file, and after a colon the method", lock_config=True
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of this run")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "say what would happen, and end")
 _PROFILE = flags.DEFINE_string(
   "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"

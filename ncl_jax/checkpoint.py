@@ -20,6 +20,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Sharding
 
+from ncl_jax import paths
 from ncl_jax.errors import InputError, SaveError
 
 FOLDER = "checkpoints"
@@ -232,7 +233,7 @@ def _copied(tree: Any) -> Any:
 
 def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
   """Orbax fails late, in a background thread, if the path is not absolute."""
-  return pathlib.Path(workdir).expanduser().resolve() / FOLDER
+  return paths.local(workdir).resolve() / FOLDER
 
 
 def _manager(folder: pathlib.Path, **options: Any) -> Any:

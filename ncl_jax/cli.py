@@ -26,7 +26,7 @@ import jax
 from absl import flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from ncl_jax import compile_cache, distributed, watch
+from ncl_jax import compile_cache, data, distributed, paths, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
   EXIT_FAILED,
@@ -41,6 +41,51 @@ from ncl_jax.errors import (
 gc.freeze()  # else it would look through all of it at once
 if _collecting:
   gc.enable()
+
+
+class _Path(flags.ArgumentParser):
+  """A flag's text that is a path of this machine."""
+
+  syntactic_help = "a path"
+
+  def __init__(self, prefix: str = "") -> None:
+    """A `prefix` may stand before the path."""
+    self._prefix = prefix
+
+  def parse(self, argument: str) -> str:
+    paths.local(argument.removeprefix(self._prefix))
+    return argument
+
+
+class _Paths(flags.ListParser):
+  """Several paths, separated by commas."""
+
+  def parse(self, argument: Any) -> list[str]:
+    return [PATH.parse(path) for path in super().parse(argument)]
+
+
+class _Source(flags.ArgumentParser):
+  """A data set, FORM:PATH."""
+
+  syntactic_help = "a data source"
+
+  def parse(self, argument: str) -> str:
+    if argument:
+      data.check(argument)
+    return argument
+
+
+class _Sources(flags.ListParser):
+  """Several data sets, separated by commas."""
+
+  def parse(self, argument: Any) -> list[str]:
+    return [SOURCE.parse(spec) for spec in super().parse(argument)]
+
+
+# Of every flag that takes a path or a data set, for `flags.DEFINE`: what is none is
+# refused before anything is done.
+PATH, PATHS, SOURCE, SOURCES = _Path(), _Paths(), _Source(), _Sources()
+ARRAYS = _Path("arrays:")
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", "", "several processes: HOST:PORT of process 0"
@@ -79,7 +124,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
   Args:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
-  workdir = flags.DEFINE_string("workdir", None, "directory of a training run")
+  workdir = flags.DEFINE(PATH, "workdir", None, "directory of a training run")
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
   follow = flags.DEFINE_bool(
     "watch", False, "each checkpoint as it appears, until the training is complete"
@@ -244,6 +289,9 @@ def _parse(
 ) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
   known = list(fields) or config_lib.known_keys()
+  for argument in argv[1:]:
+    if re.match("--?config=", argument):
+      paths.local(argument.partition("=")[2])
   file = _config_file(argv)
   if file and not pathlib.Path(file).is_file():
     raise InputError(f"--config names the file {file!r}: there is none")

@@ -19,6 +19,7 @@ from ncl_jax import (
   evaluators,
   ledger,
   metrics,
+  paths,
   report,
   summary,
   train,
@@ -82,7 +83,7 @@ def compare(
   for name in programs or ():
     checks.choice("program", name, (*evaluators.PROGRAMS, *evaluators.PAIRED))
   config_lib.validate(config)
-  root = pathlib.Path(workdir).expanduser().resolve()
+  root = paths.local(workdir).resolve()
   source = workdir_lib.load_source(config)
   if programs is None:
     programs = needs.applicable(config, source) + evaluators.PAIRED
@@ -96,9 +97,9 @@ def compare(
   numbers = [config.seed + i for i in range(seeds)]
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
-    for method, paths in runs.items():
+    for method, trained in runs.items():
       path = root / f"seed{seed}" / method
-      paths.append(train.train(_arm_config(config, method, seed), path, source))
+      trained.append(train.train(_arm_config(config, method, seed), path, source))
 
   measured = _Measurements(config, source, programs, root / "measured.jsonl")
   for seed, cl, ncl in zip(numbers, runs["cl"], runs["ncl"], strict=True):
@@ -109,8 +110,8 @@ def compare(
         measured.run(key, seed, train.train(arm, ncl.parent / key, source))
     measured.controls(seed, pair, against != "untrained", control_programs)
   if seeds > 1 and "axes" in programs:
-    for key, paths in runs.items():
-      measured.axes(key, paths)
+    for key, trained in runs.items():
+      measured.axes(key, trained)
 
   comparison = summary.comparison(config, source, runs, measured.results, numbers)
   beneath = beside.controls_table(config, source, measured.results, measured.labels)
@@ -182,9 +183,9 @@ class _Measurements:
       ]
       writer.write(folder / "controls.jsonl", rows)
 
-  def axes(self, arm: str, paths: Sequence[pathlib.Path]) -> None:
+  def axes(self, arm: str, directories: Sequence[pathlib.Path]) -> None:
     """Compares the dimensions of each seed's run with the next seed's."""
-    runs = [program.open_run(path, source=self._source) for path in paths]
+    runs = [program.open_run(path, source=self._source) for path in directories]
     for run, other, rows in zip(
       runs, runs[1:] + runs[:1], self.results[arm], strict=True
     ):

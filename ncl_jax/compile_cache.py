@@ -12,6 +12,8 @@ import zlib
 import jax
 from absl import logging
 
+from ncl_jax import paths
+
 try:
   import zstandard
 except ImportError:
@@ -40,7 +42,7 @@ def set_up() -> None:
   # JAX keeps what took a second to compile; the small programs of a start, dozens, cost
   # as much together.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-  if folder and "://" not in folder:
+  if folder and not paths.scheme(folder):
     remove_unreadable(folder)
 
 

@@ -11,7 +11,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, checks, interop, objective
+from ncl_jax import checkpoint, checks, interop, objective, paths
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
@@ -229,7 +229,7 @@ def check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> 
 
 def _check_out(out: str | pathlib.Path, suffix: str) -> None:
   """Asked first, so that no work is lost to it."""
-  path = pathlib.Path(out).expanduser()
+  path = paths.local(out)
   if path.suffix != suffix:
     raise InputError(f"{out}: the name must end in {suffix}")
   if path.exists():

@@ -26,6 +26,7 @@ from ncl_jax import (
   metrics,
   nonneg,
   optimizers,
+  paths,
   writer,
 )
 from ncl_jax import config as config_lib
@@ -142,7 +143,7 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
 
 def _read(backbone: str | pathlib.Path) -> Any:
   """{"params": {"backbone"}, "batch_stats"} from a file or a work directory."""
-  path = pathlib.Path(backbone).expanduser()
+  path = paths.local(backbone)
   if path.is_dir():
     whole = sharding_lib.replicated(sharding_lib.make_mesh())
     found, _ = checkpoint.load_model(path.resolve(), None, whole)

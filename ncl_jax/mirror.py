@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from ncl_jax import checks, workdir, writer
+from ncl_jax import checks, paths, workdir, writer
 from ncl_jax.errors import InputError
 
 TARGETS = ("tensorboard", "wandb")
@@ -97,7 +97,7 @@ def mirror(
     InputError: for another target, or one that is not installed.
   """
   checks.choice("to", target, TARGETS)
-  path = pathlib.Path(directory).expanduser().resolve()
+  path = paths.local(directory).resolve()
   config = workdir.read_config(path)
   sink = SINKS[target](path, config.to_dict())
   count = 0

@@ -14,7 +14,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import compare, feed_rate, paper, workdir
+from ncl_jax import compare, feed_rate, paper, paths, workdir
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -221,7 +221,7 @@ def reproduce(
     Failed: see `compare.compare`; there is no bundle then.
   """
   config_lib.validate(config)
-  path = pathlib.Path(directory).expanduser().resolve()
+  path = paths.local(directory).resolve()
   source = workdir.load_source(config)
   before = forecast(config, source, seeds, accelerator, price, rate)
   if dry_run:

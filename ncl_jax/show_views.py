@@ -10,7 +10,7 @@ import PIL.ImageDraw
 import PIL.ImageFont
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks
+from ncl_jax import augment, checks, paths
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 
@@ -40,7 +40,7 @@ def write(
   Returns:
     The absolute path.
   """
-  path = pathlib.Path(file).expanduser().resolve()
+  path = paths.local(file).resolve()
   pixels = picture(config, source, images=images, views=views)
   path.parent.mkdir(parents=True, exist_ok=True)
   PIL.Image.fromarray(pixels).save(path, "png")

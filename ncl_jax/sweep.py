@@ -13,7 +13,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, checks, codes, evaluators, ledger, train, writer
+from ncl_jax import checkpoint, checks, codes, evaluators, ledger, paths, train, writer
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
@@ -173,7 +173,7 @@ def sweep(
   for name in programs:
     checks.choice("program", name, tuple(evaluators.PROGRAMS))
   made = cells(config, parse_grid(grid), recipe)
-  root = pathlib.Path(workdir).expanduser().resolve()
+  root = paths.local(workdir).resolve()
   root.mkdir(parents=True, exist_ok=True)
   known = ledger.Ledger(root / "measured.jsonl")
   rows: list[dict[str, Any]] = []

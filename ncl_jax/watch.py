@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import jax
 from absl import logging
 
-from ncl_jax import checkpoint, writer
+from ncl_jax import checkpoint, paths, writer
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import Failed, InputError, Stopped
 
@@ -32,7 +32,7 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
   """
   if jax.distributed.is_initialized():
     raise InputError("--watch is for one process: each may see another checkpoint")
-  path = pathlib.Path(workdir).expanduser().resolve()
+  path = paths.local(workdir).resolve()
   failed: dict[int, str] = {}
   for step in follow(path):
     try:

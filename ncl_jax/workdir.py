@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
-from ncl_jax import distributed
+from ncl_jax import distributed, paths
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -43,7 +43,7 @@ def prepare(
   """
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
-  path = pathlib.Path(workdir).expanduser().resolve()
+  path = paths.local(workdir).resolve()
   file = path / "config.json"
   if file.exists():
     stored = read_config(path)
@@ -165,7 +165,7 @@ def read_config(workdir: str | pathlib.Path) -> ConfigDict:
     FileNotFoundError: if it has no config.json.
     InputError: if that file is not one of ours.
   """
-  file = pathlib.Path(workdir).expanduser().resolve() / "config.json"
+  file = paths.local(workdir).resolve() / "config.json"
   if not file.exists():
     raise FileNotFoundError(f"no config.json in {file.parent}: train there first")
   return config_lib.from_json(file.read_text(encoding="utf-8"))

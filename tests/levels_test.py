@@ -11,6 +11,7 @@ PACKAGE = ROOT / "ncl_jax"
 LEVELS = {
   "errors": 0,
   "checks": 0,
+  "paths": 0,
   "numerics": 0,
   "nonneg": 0,
   "metrics": 0,

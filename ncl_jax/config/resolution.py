@@ -1,10 +1,10 @@
 """What the data decide of the settings."""
 
 import math
-import pathlib
 
 from ml_collections import ConfigDict
 
+from ncl_jax import paths
 from ncl_jax.config.fields import CHOICES, LABELLED
 from ncl_jax.config.keys import get
 from ncl_jax.config.network import model
@@ -52,7 +52,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         f"{source.name} have {channels} channels"
       )
   if config.train.init_from:
-    run = pathlib.Path(config.train.init_from).expanduser().resolve()
+    run = paths.local(config.train.init_from).resolve()
     config.train.init_from = str(run)
   if not config.train.batch_size:
     # The largest power of two that leaves eight steps an epoch, within [8, 256].

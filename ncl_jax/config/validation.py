@@ -4,7 +4,7 @@ import math
 
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, families, optimizers
+from ncl_jax import augment, checks, data, families, optimizers, paths
 from ncl_jax.config.fields import CHOICES, defaults
 from ncl_jax.config.keys import get
 from ncl_jax.config.network import widths
@@ -21,6 +21,11 @@ def validate(config: ConfigDict) -> None:
     checks.choice(key, get(config, key), allowed)
   if not config.data.source:
     raise InputError("data.source is empty: set --config.data.source=FORM:PATH")
+  for spec in (config.data.source, config.eval.transfer, *config.eval.ood):
+    if spec:
+      data.check(spec)
+  for file in (config.data.classes_file, config.train.init_from):
+    paths.local(file)
   for key in (
     "loss.temperature",
     "loss.scale",

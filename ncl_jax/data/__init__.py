@@ -1,11 +1,11 @@
 """Data sets by name: `load("digits")`, and what can be asked of the result."""
 
 import difflib
-import pathlib
 from collections.abc import Sequence
 
 from absl import logging
 
+from ncl_jax import paths
 from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
@@ -72,31 +72,30 @@ def load(
     raise InputError(
       f"image size {image_size}; allowed: 1 or more, or 0 for as they are"
     )
-  kind, colon, place = spec.partition(":")
+  check(spec)
+  kind, _, place = spec.partition(":")
   if pair_factors and kind != "dsprites":
     raise InputError(
       f"data.pair_factors = {tuple(pair_factors)!r}: {spec} has no factors to change, "
       "only dsprites has"
     )
-  path = pathlib.Path(place).expanduser().absolute()
+  path = paths.local(place).absolute()
   if spec == "digits":
     source = digits.load(image_size)
   elif spec == "dsprites":
     source = dsprites.load(image_size, pair_factors)
-  elif kind == "dsprites" and place:
+  elif kind == "dsprites":
     source = dsprites.load(image_size, pair_factors, path)
-  elif kind == "arrays" and place:
+  elif kind == "arrays":
     source = arrays.load(path, image_size)
-  elif kind == "pairs" and place:
+  elif kind == "pairs":
     source = pairs.load(path, image_size)
-  elif kind == "idx" and place:
+  elif kind == "idx":
     source = idx.load(path, image_size)
-  elif kind == "folder" and place:
+  elif kind == "folder":
     source = folder.load(path, image_size, on_bad_image)
-  elif kind == "tfds" and place:
-    source = tfds.load(place, image_size, need_train)
   else:
-    raise InputError(_unknown(spec, kind))
+    source = tfds.load(place, image_size, need_train)
   if classes_file:
     source = only_classes(source, _class_names(classes_file))
   source = subset(source, train=train_examples)
@@ -115,8 +114,21 @@ def load(
   return source
 
 
+def check(spec: str) -> None:
+  """Refuses what `load` would refuse without looking at any file.
+
+  Raises:
+    InputError: for an unknown form, a missing place, or a URL.
+  """
+  kind, _, place = spec.partition(":")
+  with_place = [form.partition(":")[0] for form in FORMS if ":" in form]
+  if spec not in FORMS[:2] and not (kind in with_place and place):
+    raise InputError(_unknown(spec, kind))
+  paths.local(place)
+
+
 def _class_names(file: str) -> list[str]:
-  path = pathlib.Path(file).expanduser()
+  path = paths.local(file)
   if not path.is_file():
     raise InputError(f"data.classes_file is {file}: there is no such file")
   lines = path.read_text(encoding="utf-8").splitlines()
@@ -125,7 +137,7 @@ def _class_names(file: str) -> list[str]:
 
 def _unknown(spec: str, kind: str) -> str:
   message = f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
-  if pathlib.Path(spec).expanduser().exists():
+  if paths.local(spec).exists():
     near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
   else:
     kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}

@@ -8,7 +8,7 @@ import numpy as np
 import safetensors
 from flax import traverse_util
 
-from ncl_jax import interop
+from ncl_jax import interop, paths
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
 
@@ -65,7 +65,7 @@ def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
   """
   _check_name(path)
   tensors = interop.read(path)
-  with safetensors.safe_open(pathlib.Path(path).expanduser(), "numpy") as file:
+  with safetensors.safe_open(paths.local(path), "numpy") as file:
     header = file.metadata() or {}
   if header.get("format") != _FORMAT:
     raise InputError(f"{path} was not written by NonNegativeEncoder.save")
@@ -81,5 +81,5 @@ def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
 
 
 def _check_name(path: str | pathlib.Path) -> None:
-  if pathlib.Path(path).suffix != ENDING:
+  if paths.local(path).suffix != ENDING:
     raise InputError(f"{path}: the name of an encoder's file ends in {ENDING}")

@@ -1,6 +1,5 @@
 """What `launch.encode` does: embeddings in, codes out, and a table of them."""
 
-import pathlib
 import zipfile
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, interop
+from ncl_jax import checks, interop, paths
 from ncl_jax.encoder.estimator import NonNegativeEncoder
 from ncl_jax.encoder.search import InvertedIndex, nearest, recall
 from ncl_jax.errors import InputError
@@ -55,7 +54,7 @@ def run(
     unknown = sorted(set(config) ^ set(FIELDS))
     if unknown:
       raise InputError(f"the config has other fields than an encoder: {unknown}")
-    if pathlib.Path(encoder).expanduser().exists():
+    if paths.local(encoder).exists():
       raise InputError(
         f"{encoder} exists already: without --config it is used; to train another, "
         "choose another name"
@@ -63,7 +62,7 @@ def run(
   for name, ending in ((encoder, ".safetensors"), *([(out, ".npz")] if out else [])):
     if not name.endswith(ending):
       raise InputError(f"{name}: the name must end in {ending}")
-  if out and pathlib.Path(out).expanduser().exists():
+  if out and paths.local(out).exists():
     raise InputError(f"{out} exists already: remove it or choose another name")
   if dims and not out:
     raise InputError(f"dims = {dims}, of the written codes: nothing is to be written")
@@ -181,7 +180,7 @@ def _fit(made, x, arrays, labels, held, file) -> None:
 
 def _read(file: str, array: str) -> dict[str, np.ndarray]:
   """The arrays of a file; of an .npy its one, under the name asked for."""
-  path = pathlib.Path(file.removeprefix("arrays:")).expanduser()
+  path = paths.local(file.removeprefix("arrays:"))
   if not path.is_file():
     raise FileNotFoundError(f"{path}: there is no such file")
   try:

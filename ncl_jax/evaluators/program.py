@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, checks, evaluators, features, writer
+from ncl_jax import checkpoint, checks, evaluators, features, paths, writer
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
@@ -62,7 +62,7 @@ def open_run(
     FileNotFoundError: if there is no config or no such checkpoint.
     InputError: if either cannot be used.
   """
-  path = pathlib.Path(workdir).expanduser().resolve()
+  path = paths.local(workdir).resolve()
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
   source = source or _load(*sorted(config.data.to_dict().items()))

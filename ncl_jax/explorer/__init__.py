@@ -4,6 +4,7 @@ import html
 import os
 import pathlib
 
+from ncl_jax import paths
 from ncl_jax.explorer import page
 from ncl_jax.explorer.data import Exploration, Side
 
@@ -20,7 +21,7 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
   Returns:
     The absolute path.
   """
-  path = pathlib.Path(file).expanduser().resolve()
+  path = paths.local(file).resolve()
   path.parent.mkdir(parents=True, exist_ok=True)
   draft = path.with_name(f".{path.name}.draft")
   draft.write_text(page.as_html(exploration), encoding="utf-8")
@@ -38,7 +39,7 @@ def as_frame(file: str | os.PathLike, height: int = 760) -> str:
   Returns:
     HTML of one element, as large as the file.
   """
-  text = html.escape(pathlib.Path(file).read_text(encoding="utf-8"))
+  text = html.escape(paths.local(file).read_text(encoding="utf-8"))
   style = f"width: 100%; height: {height}px; border: 1px solid #8888"
   return (
     f'<div><iframe title="explorer" style="{style}" srcdoc="{text}"></iframe></div>'

@@ -14,6 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from ncl_jax import paths
 from ncl_jax.errors import InputError
 
 _TORCH = (".ckpt", ".pth", ".pt")
@@ -42,7 +43,7 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
     FileNotFoundError: if there is no such file.
     InputError: if it holds anything else, or numbers that are not finite.
   """
-  path = pathlib.Path(path).expanduser().resolve()
+  path = paths.local(path).resolve()
   if not path.exists():
     raise FileNotFoundError(f"{path}: there is no such file")
   if path.suffix not in FORMS:
@@ -90,7 +91,7 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
   Raises:
     InputError: if there is a file already.
   """
-  path = pathlib.Path(path).expanduser().resolve()
+  path = paths.local(path).resolve()
   if path.exists():
     raise InputError(f"{path} exists already: remove it or choose another name")
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import Any
 
-from ncl_jax import explorer
+from ncl_jax import explorer, paths
 from ncl_jax.explorer import data
 from ncl_jax.report import figures, page, results, tables
 from ncl_jax.report.comparison import Arm, Comparison, Metric
@@ -32,7 +32,7 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   Returns:
     The content of `report.json`.
   """
-  folder = pathlib.Path(directory)
+  folder = paths.local(directory)
   (folder / "figures").mkdir(parents=True, exist_ok=True)
   pictures = figures.draw(comparison)
   report = results.document(comparison, pictures)

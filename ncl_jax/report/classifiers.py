@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ncl_jax import writer
+from ncl_jax import paths, writer
 from ncl_jax.errors import InputError
 from ncl_jax.report import drawing
 
@@ -29,7 +29,7 @@ def curve(workdir: str | pathlib.Path) -> list[tuple[int, float]]:
   Raises:
     InputError: if its metrics.jsonl has no such rows.
   """
-  file = pathlib.Path(workdir).expanduser().resolve() / "metrics.jsonl"
+  file = paths.local(workdir).resolve() / "metrics.jsonl"
   found = points(writer.read(file))
   if not found:
     raise InputError(

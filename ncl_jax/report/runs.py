@@ -2,7 +2,7 @@
 
 import pathlib
 
-from ncl_jax import writer
+from ncl_jax import paths, writer
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
@@ -77,7 +77,7 @@ def draw(
       if all(map(any, tested.values()))
       else None,
     ]
-  folder = pathlib.Path(out or method.path / "figures").expanduser().resolve()
+  folder = paths.local(out or method.path / "figures").resolve()
   folder.mkdir(parents=True, exist_ok=True)
   files = []
   for picture in pictures:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ncl_jax import checkpoint
+from ncl_jax import checkpoint, paths
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax.self_check import training
@@ -71,7 +71,7 @@ def _folder(workdir: str | os.PathLike | None) -> Iterator[pathlib.Path]:
   several = jax.process_count() > 1
   if several:
     number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-  parent = pathlib.Path(workdir or tempfile.gettempdir()).expanduser().resolve()
+  parent = paths.local(workdir or tempfile.gettempdir()).resolve()
   folder = parent / f"self_check-{number}"
   missing = [path for path in (parent, *parent.parents) if not path.exists()]
   folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,41 @@
+"""Paths as users write them: ~ is expanded, and URLs are refused."""
+
+import os
+import pathlib
+import re
+
+from ncl_jax.errors import InputError
+
+# Two characters or more: C:/ is a drive. One slash: pathlib leaves no more of "://".
+_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
+
+
+def scheme(path: str | os.PathLike) -> str:
+  """The scheme of a URL, in small letters; "" for a path.
+
+  >>> scheme("gs://bucket/run"), scheme("gs:/bucket/run"), scheme("C:/run")
+  ('gs', 'gs', '')
+  """
+  found = _URL.match(os.fspath(path))
+  return found[1].lower() if found else ""
+
+
+def local(path: str | os.PathLike) -> pathlib.Path:
+  """A path of this machine's file systems, with ~ expanded.
+
+  Args:
+    path: as the user wrote it, absolute or relative.
+
+  Raises:
+    InputError: for a URL of any scheme, or the ~ of an unknown user.
+  """
+  if name := scheme(path):
+    raise InputError(
+      f"{os.fspath(path)!r} is a URL ({name}:); allowed: paths of mounted file systems."
+      f" Copy or mount the files and give that path (for a folder named {name!r} with a"
+      f" colon, write ./{name}:/...)"
+    )
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError as error:
+    raise InputError(f"{os.fspath(path)!r}: {error}") from error
