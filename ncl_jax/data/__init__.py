@@ -136,10 +136,9 @@ def _class_names(file: str) -> list[str]:
 
 
 def _unknown(spec: str, kind: str) -> str:
-  message = f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
-  if paths.local(spec).exists():
+  kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}
+  near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
+  if not near and paths.local(spec).exists():
     near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
-  else:
-    kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}
-    near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
+  message = f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
   return message + "".join(f"; did you mean {form}?" for form in near)
