@@ -45,10 +45,9 @@ def _mapped(
   config: ConfigDict, weights: Any, z: jax.typing.ArrayLike
 ) -> dict[str, Any]:
   """The arguments that the loss and the scores share."""
-  chosen = config.loss.map, config.loss.map_dims
   return {
-    "features": nonneg.apply_map(z, *chosen),
-    "prototypes": nonneg.apply_map(weights["prototypes"], *chosen),
+    "features": nonneg.apply_map(z, config.loss.map),
+    "prototypes": nonneg.apply_map(weights["prototypes"], config.loss.map),
     "bias": weights.get("bias"),
     "scale": config.loss.scale,
   }

@@ -190,14 +190,8 @@ def last_layer(
     (config, variables) of the new network.
 
   Raises:
-    InputError: if the network has no projector, or one whose last layer is followed by
-      learnt slopes.
+    InputError: if the network has no projector.
   """
-  if config.model.projector_slopes:
-    raise InputError(
-      "model.projector_slopes follow the last layer, which this control changes: "
-      "allowed are runs without them"
-    )
   if not config.model.projector:
     raise InputError(
       "the network has no projector (model.projector is False), whose last layer this "
@@ -278,5 +272,5 @@ def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:
   config = config.copy_and_resolve_references()
   config.model.projector = True  # what gives z its own width
   config.model.projector_out = width
-  config.loss.update(map=map_name, map_dims=0)
+  config.loss.map = map_name
   return config

@@ -177,9 +177,7 @@ def _check_released(run: program.Run) -> None:
     what = "a network with no projector, which the released code cannot be without"
   elif model.backbone in config_lib.VITS:
     what = f"a {model.backbone}, which the released code does not have"
-  elif (
-    model.projector_batch_norm or model.projector_slopes or model.projector_layers != 2
-  ):
+  elif model.projector_batch_norm or model.projector_layers != 2:
     what = (
       "a network with another projector than two linear layers, which the released "
       "code does not have"

@@ -24,7 +24,6 @@ class Features:
     z: [N, D] float32, raw projector outputs.
     labels: [N] int32; -1 where unknown.
     ids: [N] int64, positions in the split.
-    map_dims: how many dimensions of z pass the map, see `nonneg.apply_map`; 0: all.
   """
 
   h: np.ndarray
@@ -32,7 +31,6 @@ class Features:
   z: np.ndarray
   labels: np.ndarray
   ids: np.ndarray
-  map_dims: int = 0
 
   def layer(self, name: str, map_name: str) -> np.ndarray:
     """One layer as evaluation sees it.
@@ -48,25 +46,24 @@ class Features:
       InputError: for another name.
     """
     if name == "f":
-      return np.asarray(embed(self.z, map_name, self.map_dims))
+      return np.asarray(embed(self.z, map_name))
     if name not in ("h", "hidden", "z"):
       raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
     return getattr(self, name)
 
 
-@jax.jit(static_argnames=("map_name", "map_dims"))
-def embed(z: jax.typing.ArrayLike, map_name: str, map_dims: int = 0) -> jax.Array:
+@jax.jit(static_argnames="map_name")
+def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
   """`f = map(z) / |map(z)|`: the features that the loss compared.
 
   Args:
     z: [N, D] raw projector outputs.
     map_name: see `nonneg.NAMES`.
-    map_dims: how many dimensions pass the map; 0: all.
 
   Returns:
     [N, D], rows of unit length, or zero where the map left nothing.
   """
-  return numerics.l2_normalize(nonneg.apply_map(z, map_name, map_dims))
+  return numerics.l2_normalize(nonneg.apply_map(z, map_name))
 
 
 def extract(

@@ -50,7 +50,6 @@ OWN = (
 )
 NOT_TAKEN = (
   "model.projector_batch_norm",
-  "loss.map_anneal_epochs",
   "loss.learn_temperature",
   "loss.l1",
   "loss.weight",
@@ -245,7 +244,7 @@ def _fit(
     _epoch,
     projector,
     optimizer,
-    (config.loss.map, config.loss.map_dims),
+    config.loss.map,
     steps,
     size,
   )
@@ -270,7 +269,7 @@ def _fit(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _epoch(projector, optimizer, chosen, steps, size, state, h, key, temperature):
+def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperature):
   """All steps of an epoch, and its metrics: means, of features the last batch's."""
   n, views = h.shape[:2]
   order, choice = jax.random.split(key)
@@ -278,7 +277,7 @@ def _epoch(projector, optimizer, chosen, steps, size, state, h, key, temperature
 
   def loss_of(params, pairs):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
-    f = nonneg.apply_map(z.reshape(size, 2, -1), *chosen)
+    f = nonneg.apply_map(z.reshape(size, 2, -1), map_name)
     return jnp.mean(losses.nt_xent(f, temperature=temperature)), f
 
   def step(state, at):

@@ -228,8 +228,6 @@ class Projector(nn.Module):
     dtype: computation's type; None = that of input and parameters. Results are float32.
     depth: linear layers, at least 1.
     batch_norm: normalise each hidden layer before its ReLU.
-    slopes: multiply what is negative in the result by a share in [0, 1] that is learnt
-      for each dimension, from 1/2 on: 0 makes it non-negative, 1 leaves it as it is.
 
   Reference: the released code's recipe, e.g. 2048 and 256 on CIFAR; three layers and
   normalisation as in Zbontar et al. 2021 (arXiv:2103.03230), Section 2.2.
@@ -240,7 +238,6 @@ class Projector(nn.Module):
   dtype: Any = None
   depth: int = 2
   batch_norm: bool = False
-  slopes: bool = False
 
   @nn.compact
   def layers(
@@ -256,12 +253,7 @@ class Projector(nn.Module):
         hidden = norm(pixel, train, views)[:, 0, 0]
       hidden = nn.relu(hidden)
     z = Linear(self.out, self.dtype, name=f"linear{self.depth}")(hidden)
-    z = at_least_float32(z)
-    if self.slopes:
-      share = self.param("slopes", nn.initializers.constant(0.5), (self.out,))
-      # Beyond its ends a share gets no gradient: a dimension that has decided, has.
-      z = jnp.maximum(z, 0) + jnp.clip(share, 0, 1)[None] * jnp.minimum(z, 0)
-    return at_least_float32(hidden), z
+    return at_least_float32(hidden), at_least_float32(z)
 
   def __call__(self, h: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, F] -> z [B, D], float32; train and views as in `ContrastiveModel`."""

@@ -117,38 +117,20 @@ def get(name: str) -> Map:
   return _MAPS[name]
 
 
-def apply_map(
-  z: jax.typing.ArrayLike,
-  name: str,
-  dims: int = 0,
-  share: jax.typing.ArrayLike | None = None,
-) -> jax.Array:
+def apply_map(z: jax.typing.ArrayLike, name: str) -> jax.Array:
   """Applies the map called `name`: the one way from `z` to features in this project.
 
   Args:
     z: [.., D] projector outputs.
     name: one of `NAMES`.
-    dims: how many of the first dimensions pass the map, the others stay as they are;
-      0: all.
-    share: of the map in the result, `(1 - share) z + share map(z)`; [] in [0, 1].
-      None: the map alone.
 
   Returns:
     [.., D] features, not normalised.
 
   Raises:
-    InputError: unknown name, or more dimensions than there are.
+    InputError: unknown name.
 
   >>> apply_map(jnp.array([-1.0, 2.0]), "rep_relu").tolist()
   [0.0, 2.0]
-  >>> apply_map(jnp.array([-1.0, -2.0]), "relu", dims=1).tolist()
-  [0.0, -2.0]
   """
-  mapped = get(name)(z)
-  if share is not None:
-    z = jnp.asarray(z)
-    mapped = z + jnp.asarray(share, z.dtype) * (mapped - z)
-  if not dims:
-    return mapped
-  checks.whole("dims", dims, 1, jnp.shape(z)[-1])
-  return jnp.concatenate([mapped[..., :dims], jnp.asarray(z)[..., dims:]], axis=-1)
+  return get(name)(z)

@@ -41,7 +41,7 @@ def make_update(
     learning_rate: from `make_optimizer`, for the log.
     make_views: from what `update` gets for views, or a chunk of it, to the views.
     mesh: that the batch is split over; None for one device.
-    steps_per_epoch: updates in an epoch, for what changes as the training goes on.
+    steps_per_epoch: updates in an epoch, for the slow copy's schedule.
 
   Returns:
     `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
@@ -57,8 +57,8 @@ def make_update(
     _forward(config, make_views, count, mesh), config.train.accumulate
   )
 
-  def mapped(z, step):
-    return _mapped(config, z, step, steps_per_epoch)
+  def mapped(z):
+    return nonneg.apply_map(z, config.loss.map)
 
   def loss_fn(params, state, views, labels):
     slow = state.momentum or {}
@@ -70,13 +70,13 @@ def make_update(
       slow_seen = {}
     else:
       loss, values, slow_seen = _contrast(
-        config, params, slow, seen, labels, mesh, lambda z: mapped(z, state.step)
+        config, params, slow, seen, labels, mesh, mapped
       )
       if num_classes:
         probe, more = _probe(params, seen["h"], labels)
         loss, values = loss + probe, values | more
     slow_seen["batch_stats"] = slow_stats
-    z = mapped(seen["z"], state.step)
+    z = mapped(seen["z"])
     z = z.reshape(labels.shape[0], -1, z.shape[-1])
     return loss, (batch_stats, slow_seen, z, values)
 
@@ -139,14 +139,6 @@ def _forward(config, make_views, count, mesh):
     return seen, (moved, slow_stats)
 
   return forward
-
-
-def _mapped(config, z, step, steps_per_epoch):
-  """Features after the map, or after as much of it as this step has."""
-  settings, share = config.loss, None
-  if settings.map_anneal_epochs:
-    share = jnp.minimum(step / (settings.map_anneal_epochs * steps_per_epoch), 1)
-  return nonneg.apply_map(z, settings.map, settings.map_dims, share)
 
 
 def _contrast(config, params, slow, seen, labels, mesh, mapped):

@@ -249,37 +249,6 @@ def test_resolve_refuses_what_cannot_fit():
     config_lib.resolve(config, source(examples=1000, shape=(16, 16, 1)))
 
 
-@pytest.mark.parametrize(
-  ("argument", "key", "value", "says"),
-  [
-    ("cl", "map_dims", 4, "the map is identity"),
-    ("ncl", "map_dims", 129, "there are 128 dimensions"),
-    ("nce", "map_anneal_epochs", 1.0, "from the first step"),
-    ("byol_ncl", "map_anneal_epochs", 40.0, "before the training ends"),
-  ],
-)
-def test_a_map_that_cannot_be(argument, key, value, says):
-  config = get("digits", argument)
-  config.loss[key] = value
-  refuses(config, says)
-
-
-def test_a_learnt_map_stands_alone():
-  config = get("digits", "ncl")
-  config.model.projector_slopes = True
-  refuses(config, "loss.map is rep_relu: allowed is identity")
-  config = get("digits", "ce")
-  config.model.projector_slopes = True
-  refuses(config, "model.projector is False")
-
-
-def refuses(config, says):
-  labelled = source(examples=1000, shape=(16, 16, 1))
-  labelled.num_classes = 10
-  with pytest.raises(InputError, match=says):
-    config_lib.resolve(config, labelled)
-
-
 def test_intervals_may_differ_on_resume_and_results_may_not():
   a, b = get("digits"), get("digits")
   b.train.log_every_steps = 3

@@ -129,7 +129,7 @@ def test_refused_before_anything_is_written(
 
 @pytest.mark.parametrize(
   ("section", "field", "value"),
-  [("model", "projector_batch_norm", True), ("loss", "map_anneal_epochs", 2.0)],
+  [("model", "projector_batch_norm", True), ("loss", "l1", 2.0)],
 )
 def test_what_a_projector_alone_does_not_take(
   section, field, value, backbone, tmp_path, source

@@ -192,33 +192,6 @@ def test_projector(dtype, x64):
     close(value, arrays[key + suffix], tolerance)
 
 
-def test_learnt_slopes_scale_what_is_negative_within_their_range():
-  slopes = np.array([-0.5, 0, 0.25, 1, 1.5], np.float32)
-  rng = np.random.default_rng(0)
-  h = rng.normal(size=(7, 4)).astype(np.float32)
-  w = rng.normal(size=(7, 5)).astype(np.float32)
-  params = {
-    f"linear{i}": {"kernel": rng.normal(size=shape), "bias": rng.normal(size=shape[1])}
-    for i, shape in ((1, (4, 6)), (2, (6, 5)))
-  }
-  signed = np.asarray(Projector(6, 5).apply({"params": params}, h))
-  model = Projector(6, 5, slopes=True)
-
-  def weighted(slopes):
-    z = model.apply({"params": {**params, "slopes": slopes}}, h)
-    return jnp.sum(w * z), z
-
-  gradient, z = jax.grad(weighted, has_aux=True)(slopes)
-  share = np.array([0, 0, 0.25, 1, 1], np.float32)
-  np.testing.assert_allclose(z, np.where(signed > 0, signed, share * signed), 1e-5)
-  inside = np.array([0, 1, 1, 1, 0])  # at an end jax gives half of it
-  expected = inside * (w * np.minimum(signed, 0)).sum(0)
-  ends = np.array([0, 2, 4])
-  np.testing.assert_allclose(np.asarray(gradient)[ends], expected[ends], 1e-4)
-  drawn = model.init(jax.random.key(0), h)["params"]["slopes"]
-  np.testing.assert_array_equal(drawn, 0.5)
-
-
 def small(dtype=None):
   return ContrastiveModel(
     models.resnet10(width=4, dtype=dtype), Projector(16, 6, dtype=dtype)

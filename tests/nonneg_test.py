@@ -104,17 +104,3 @@ def test_unknown_map_is_named_with_the_known_ones(wrong, near):
   assert all(name in str(error.value) for name in NAMES)
   if near:
     assert f"did you mean {near!r}" in str(error.value)
-
-
-def test_on_some_dimensions_and_by_degrees():
-  z = np.random.default_rng(0).normal(size=(5, 2, 6)).astype(np.float32)
-  for name in sorted(nonneg.NAMES):
-    whole = np.asarray(nonneg.apply_map(z, name))
-    some = np.asarray(nonneg.apply_map(z, name, 4))
-    np.testing.assert_array_equal(some[..., :4], whole[..., :4])
-    np.testing.assert_array_equal(some[..., 4:], z[..., 4:])
-    np.testing.assert_array_equal(nonneg.apply_map(z, name, 0, 0.0), z)
-    half = nonneg.apply_map(z, name, 4, 0.25)
-    np.testing.assert_allclose(half, 0.75 * z + 0.25 * some, rtol=1e-5, atol=1e-6)
-  with pytest.raises(InputError, match="dims = 7"):
-    nonneg.apply_map(z, "relu", 7)

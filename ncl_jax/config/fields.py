@@ -86,7 +86,6 @@ def defaults() -> ConfigDict:
   config.model.projector_out = 256
   config.model.projector_layers = 2
   config.model.projector_batch_norm = False  # after each hidden layer
-  config.model.projector_slopes = False  # a learnt share of what is negative
   config.model.predictor_hidden = 0  # of MoCo v3 and BYOL; 0: as projector_hidden
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
   config.model.remat = False  # less memory, more time, the same numbers
@@ -104,8 +103,6 @@ def defaults() -> ConfigDict:
   # one of `families.NAMES`.
   config.loss.name = "nt_xent"
   config.loss.map = "rep_relu"  # "identity" is CL
-  config.loss.map_dims = 0  # how many of the first dimensions pass it; 0: all
-  config.loss.map_anneal_epochs = 0.0  # in which it comes in, from none of it to all
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
   config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length

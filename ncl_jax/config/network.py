@@ -34,7 +34,6 @@ def model(
     jnp.dtype(settings.dtype),
     settings.projector_layers,
     settings.projector_batch_norm,
-    settings.projector_slopes,
   )
   if config.loss.name != "clip":
     return models.ContrastiveModel(backbone, projector)

@@ -8,7 +8,7 @@ from ncl_jax import paths
 from ncl_jax.config.fields import CHOICES, LABELLED
 from ncl_jax.config.keys import get
 from ncl_jax.config.network import model
-from ncl_jax.config.validation import check_augment, check_map
+from ncl_jax.config.validation import check_augment
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -76,7 +76,6 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     )
   check_augment(config)
   model(config)  # refuses a ViT whose patches do not fit the images
-  check_map(config)
   return config.lock()
 
 

@@ -7,7 +7,6 @@ from ml_collections import ConfigDict
 from ncl_jax import augment, checks, data, families, optimizers, paths
 from ncl_jax.config.fields import CHOICES, defaults
 from ncl_jax.config.keys import get
-from ncl_jax.config.network import widths
 from ncl_jax.errors import InputError
 
 
@@ -69,8 +68,6 @@ def validate(config: ConfigDict) -> None:
     "train.steps_per_call",
     "data.on_device_mib",
     "loss.l1",
-    "loss.map_dims",
-    "loss.map_anneal_epochs",
     "loss.off_diagonal",
     "loss.invariance",
     "loss.variance",
@@ -128,38 +125,6 @@ def _check_classifier(config: ConfigDict) -> None:
       )
   if not config.model.projector:
     raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
-
-
-def check_map(config: ConfigDict) -> None:
-  """Where and when the map is applied."""
-  settings = config.loss
-  for key in ("map_dims", "map_anneal_epochs"):
-    if settings[key] and settings.map == "identity":
-      raise InputError(
-        f"loss.{key} is {settings[key]}: the map is identity, there is none"
-      )
-  if config.model.projector_slopes and settings.map != "identity":
-    raise InputError(
-      f"model.projector_slopes learns a map for each dimension, and loss.map is "
-      f"{settings.map}: allowed is identity, as in the method cl"
-    )
-  if config.model.projector_slopes and not config.model.projector:
-    raise InputError("model.projector_slopes: model.projector is False, there is none")
-  width = widths(config)["z"]
-  if settings.map_dims > width:
-    raise InputError(
-      f"loss.map_dims is {settings.map_dims}: there are {width} dimensions"
-    )
-  if settings.map_anneal_epochs and settings.name == "cross_entropy":
-    raise InputError(
-      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: cross entropy has its "
-      "map from the first step on"
-    )
-  if settings.map_anneal_epochs > config.train.epochs:
-    raise InputError(
-      f"loss.map_anneal_epochs is {settings.map_anneal_epochs}: the map must be whole "
-      f"before the training ends, train.epochs = {config.train.epochs}"
-    )
 
 
 def check_augment(config: ConfigDict) -> None:

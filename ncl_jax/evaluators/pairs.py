@@ -141,7 +141,7 @@ def embed_texts(
     rows = tokens[start : start + size]
     padded = np.pad(rows, ((0, size - len(rows)), (0, 0)))
     z = _embed_texts(config_lib.model(config), variables, padded)
-    f = features.embed(z, config.loss.map, config.loss.map_dims)
+    f = features.embed(z, config.loss.map)
     parts.append(np.asarray(f)[: len(rows)])
   return np.concatenate(parts)
 

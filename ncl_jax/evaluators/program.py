@@ -126,7 +126,7 @@ def _extract(
 ) -> features.Features:
   if callable(variables):
     return variables(config, source, split, mesh)
-  found = features.extract(
+  return features.extract(
     config_lib.model(config),
     variables,
     source,
@@ -135,14 +135,13 @@ def _extract(
     mesh=mesh,
     batch_size=config.eval.batch_size,
   )
-  return dataclasses.replace(found, map_dims=config.loss.map_dims)
 
 
 def extract_two_views(
   config: ConfigDict, variables: Any, source: Source, split: str, mesh: Mesh
 ) -> tuple[features.Features, features.Features]:
   """`features.extract_two_views` with everything taken from the config."""
-  one, other = features.extract_two_views(
+  return features.extract_two_views(
     config_lib.model(config),
     variables,
     source,
@@ -152,8 +151,6 @@ def extract_two_views(
     batch_size=config.eval.batch_size,
     seed=config.seed,
   )
-  dims = {"map_dims": config.loss.map_dims}
-  return dataclasses.replace(one, **dims), dataclasses.replace(other, **dims)
 
 
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:

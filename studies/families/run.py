@@ -1,4 +1,4 @@
-r"""Every method with and without the map, and NCL's map in other places, on few images.
+r"""Every method with and without the map, on few images.
 
   python -m studies.families.run --out=runs/families --stage=tune
   python -m studies.families.run --out=runs/families --stage=train
@@ -25,7 +25,6 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from configs import fashion_mnist
 from ncl_jax import codes, compile_cache, families, features, metrics, train, writer
-from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
@@ -33,13 +32,6 @@ from ncl_jax.evaluators import feature_stats, program
 from studies.families.tables import WIDTH, best, tables
 
 METHODS = ("cl", "ncl", *(n + end for n in families.NAMES for end in ("", "_ncl")))
-# Further cells, of NCL with its learning rate: where its map is.
-PLACES: dict[str, dict[str, Any]] = {
-  "first 64": {"loss.map_dims": 64},
-  "first 128": {"loss.map_dims": 128},
-  "annealed": {"loss.map_anneal_epochs": 0.5},  # times the epochs
-  "learnt": {"loss.map": "identity", "model.projector_slopes": True},
-}
 HELD_OUT = 5000  # training images that choose the learning rate
 
 
@@ -49,21 +41,20 @@ def main() -> None:
   logging.set_verbosity(logging.WARNING)
   compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
-  cells = [c for c in (*METHODS, *PLACES) if not flags.only or c in flags.only]
+  cells = [c for c in METHODS if not flags.only or c in flags.only]
   if flags.stage == "report":
     report(out)
     return
   test = halves(flags)
   if flags.stage == "tune":
     for rate in flags.rates:
-      for cell in (c for c in cells if c in METHODS):
+      for cell in cells:
         measured(cell, rate, 0, out / "tuning", test["tune"], flags)
     return
   chosen = best(tuning(out))
   for seed in range(1, 1 + flags.seeds):
     for cell in cells:
-      rate = chosen["ncl" if cell in PLACES else cell]
-      measured(cell, rate, seed, out / "final", test["final"], flags)
+      measured(cell, chosen[cell], seed, out / "final", test["final"], flags)
 
 
 def parse() -> argparse.Namespace:
@@ -73,7 +64,7 @@ def parse() -> argparse.Namespace:
   )
   parser.add_argument("--out", default="runs/families", help="folder for all of it")
   parser.add_argument("--stage", choices=("tune", "train", "report"), required=True)
-  parser.add_argument("--only", nargs="+", choices=(*METHODS, *PLACES), default=[])
+  parser.add_argument("--only", nargs="+", choices=METHODS, default=[])
   parser.add_argument("--source", default="", help="data; default: the config's")
   parser.add_argument("--examples", type=int, default=1000, help="training images")
   parser.add_argument("--labelled", type=int, default=200, help="of them, the bank")
@@ -90,7 +81,7 @@ def parse() -> argparse.Namespace:
 
 def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   """The settings of a cell but for its learning rate and seed: one budget for all."""
-  config = fashion_mnist.get_config("ncl" if cell in PLACES else cell)
+  config = fashion_mnist.get_config(cell)
   config.data.source = flags.source or config.data.source
   config.data.image_size = flags.image_size
   config.data.train_examples = flags.examples
@@ -107,9 +98,6 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   config.optimizer.warmup_epochs = 0.1 * flags.epochs
   # Few grey pixels: what the usual crops and colours leave of them is too alike.
   config.augment.update(crop_scale=(0.3, 1.0), brightness=0.4, contrast=0.4, blur=0.0)
-  for key, value in PLACES.get(cell, {}).items():
-    config_lib.put(config, key, value)
-  config.loss.map_anneal_epochs *= flags.epochs
   return config
 
 
@@ -187,10 +175,6 @@ def look(run: program.Run, labelled: int) -> dict[str, float]:
   last = [r for r in rows if "epoch_live_dimensions" in r]
   row["loss"] = rows[-1]["loss"]
   row["loss, collapsed"] = collapsed_loss(config)
-  if config.model.projector_slopes:
-    slopes = np.asarray(run.variables["params"]["projector"]["slopes"])
-    row["slopes"] = float(np.clip(slopes, 0, 1).mean())
-    row["slopes of 0"] = 100 * float(np.mean(slopes <= 0))
   row["live, by epoch"] = [int(r["epoch_live_dimensions"]) for r in last]
   row["rank, by epoch"] = [round(r["effective_rank"], 2) for r in last]
   return row
@@ -264,9 +248,8 @@ def tuning(out: pathlib.Path) -> list[dict[str, Any]]:
 
 def report(out: pathlib.Path) -> None:
   """Writes what was found into two small files, and the tables."""
-  cells = [*METHODS, *PLACES]
   found = [json.loads(p.read_text()) for p in (out / "final").glob("*.json")]
-  found.sort(key=lambda row: (cells.index(row["cell"]), row["seed"]))
+  found.sort(key=lambda row: (METHODS.index(row["cell"]), row["seed"]))
   measure.finish("Held-out top-1, %", tuning(out), str(out / "tuning.json"))
   # A run a line: each has two lists as long as its training.
   lines = ",\n".join(json.dumps(row) for row in found)

@@ -37,7 +37,8 @@ def learns(row: dict[str, Any]) -> bool:
 def tables(out: pathlib.Path) -> list[str]:
   """The methods and their ends in Markdown, the map's places and the learning rates.
 
-  The last two where there are any.
+  The last two where there are any; the map's other places were cells of an earlier
+  version of `benchmarks.families`.
 
   Args:
     out: with families.json and tuning.json.
