@@ -1,6 +1,13 @@
 """Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
 from ncl_jax.metrics import factors
+from ncl_jax.metrics.axes import (
+  axis_gain,
+  consistency_at_same_activity,
+  energy_weighted_purity,
+  naming_accuracy,
+  purity_at,
+)
 from ncl_jax.metrics.consistency import (
   activated,
   class_consistency,
@@ -26,9 +33,12 @@ from ncl_jax.metrics.sepin import sepin, sepin_at
 
 __all__ = [
   "activated",
+  "axis_gain",
   "class_consistency",
+  "consistency_at_same_activity",
   "correlation",
   "effective_rank",
+  "energy_weighted_purity",
   "expected_activation",
   "factors",
   "knn_predict",
@@ -37,10 +47,12 @@ __all__ = [
   "l0",
   "label_entropy",
   "live_dimensions",
+  "naming_accuracy",
   "num_zero_rows",
   "orthogonality",
   "pair_recall",
   "purity",
+  "purity_at",
   "retrieval",
   "sepin",
   "sepin_at",

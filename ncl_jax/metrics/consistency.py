@@ -11,7 +11,7 @@ import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import counted, largest
+from ncl_jax.metrics.rows import counted, labelled, largest
 
 Array = jax.typing.ArrayLike
 RULES = ("abs", "positive")
@@ -132,7 +132,7 @@ def purity(
   >>> purity(f, jnp.array([0, 0, 1, 1, 1]), num_classes=2, budget=0.4).tolist()
   [1.0, 0.75]
   """
-  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  f, valid, onehot = labelled(f, labels, num_classes, where)
   weight = activated(f, budget, where=valid)
   counts = jnp.matmul(weight.T, onehot, precision="highest")
   return jnp.max(counts, axis=1) / jnp.sum(weight, axis=0)
@@ -181,21 +181,10 @@ def activated(
   return jnp.where(valid[:, None] & constant[None], jnp.nan, weight)
 
 
-def _labelled_rows(
-  f: Array, labels: Array, num_classes: int, where: Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """As `counted`, with labelled rows alone; and the labels as [N, K] ones and zeros."""
-  checks.whole("num_classes", num_classes, 1)
-  checks.features("f", f, labels, num_classes)
-  f, valid = counted(f, where)
-  labels = jnp.asarray(labels)
-  return f, valid & (labels >= 0), jax.nn.one_hot(labels, num_classes, dtype=f.dtype)
-
-
 def _active_counts(f, labels, num_classes, rule, threshold, where):
   """[D, K] number of samples of each class that activate a dimension."""
   checks.choice("rule", rule, RULES)
-  f, valid, onehot = _labelled_rows(f, labels, num_classes, where)
+  f, valid, onehot = labelled(f, labels, num_classes, where)
   on = jnp.abs(f) > threshold if rule == "abs" else f > 0
   return _count(on & valid[:, None], onehot)
 

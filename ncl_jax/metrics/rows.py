@@ -36,6 +36,33 @@ def counted(
   return jnp.where(where[:, None], f, 0), where
 
 
+def labelled(
+  f: jax.typing.ArrayLike,
+  labels: jax.typing.ArrayLike,
+  num_classes: int,
+  where: jax.typing.ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """As `counted`, with labelled rows alone, and the labels as one-hot vectors.
+
+  Args:
+    f: [N, D] features.
+    labels: [N] int in -1..num_classes-1; rows with -1 do not count.
+    num_classes: K.
+    where: [N] rows to count; None = all.
+
+  Returns:
+    `(f [N, D], where [N], onehot [N, K])`; rows with -1 have no one.
+
+  Raises:
+    InputError: wrong shape, labels or number of classes.
+  """
+  checks.whole("num_classes", num_classes, 1)
+  checks.features("f", f, labels, num_classes)
+  f, valid = counted(f, where)
+  labels = jnp.asarray(labels)
+  return f, valid & (labels >= 0), jax.nn.one_hot(labels, num_classes, dtype=f.dtype)
+
+
 def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
   """The k largest of each row, and where: `jax.lax.top_k`, protected from XLA.
 

@@ -1,0 +1,286 @@
+"""Whether single dimensions stand for classes, and how far the choice of axes matters.
+
+`f` is [N, D]: features after the map, with L2-normalised rows unless said otherwise.
+Rows with label -1 are left out. `naming_accuracy` and the purities work under `jax.jit`
+with `num_classes`, `signed` and `budget` static.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from ncl_jax import checks
+from ncl_jax.metrics.consistency import activated
+from ncl_jax.metrics.rows import labelled
+from ncl_jax.numerics import at_least_float32, safe_divide
+
+Array = jax.typing.ArrayLike
+
+
+def naming_accuracy(
+  train_f: Array,
+  train_labels: Array,
+  f: Array,
+  labels: Array,
+  num_classes: int,
+  *,
+  signed: bool = False,
+) -> jax.Array:
+  """Accuracy with which the strongest dimension names an image's class.
+
+  A dimension is named after the class with the most activation in training,
+  `c_d = argmax_c sum_(n: y_n = c) max(f_nd, 0)`; an image gets the name of its largest
+  `f_nd / sd_d`, with `sd_d` the standard deviation over the training rows. Where
+  classes or dimensions tie, each counts by the same fraction. A dimension that is
+  constant or never positive in training has no name, and an image without a positive
+  entry in a named dimension is wrong. No threshold and no budget: every image counts
+  alike.
+
+  The value does not change if dimensions are permuted, or scaled by positive factors.
+  One-hot codes of pure sub-classes score 1 and their rotations less; features that are
+  independent of the labels score the chance level, the share of the commonest class or
+  less.
+
+  Args:
+    train_f: [M, D] features that name the dimensions.
+    train_labels: [M] int in -1..num_classes-1.
+    f: [N, D] features to score.
+    labels: [N] int in -1..num_classes-1.
+    num_classes: number of classes.
+    signed: `f_d` and `-f_d` are separate dimensions, for features without a preferred
+      sign.
+
+  Returns:
+    [] in 0..1; NaN if no row of either is labelled, or if a labelled row holds a value
+    that is not finite.
+
+  Raises:
+    InputError: wrong shape, labels or number of classes.
+
+  >>> train = jnp.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+  >>> test = jnp.array([[0.8, 0.2], [0.1, 0.9], [0.0, 0.0], [1.0, 0.0]])
+  >>> y, test_y = jnp.array([0, 0, 1]), jnp.array([0, 1, 1, 0])
+  >>> print(naming_accuracy(train, y, test, test_y, num_classes=2))
+  0.75
+  """
+  train_f, known, onehot = labelled(train_f, train_labels, num_classes)
+  f, valid, truth = labelled(f, labels, num_classes)
+  checks.same_width("train_f", train_f, "f", f)
+  train_f = jnp.where(known[:, None], train_f, 0)
+  f = jnp.where(valid[:, None], f, 0)
+  finite = jnp.all(jnp.isfinite(train_f)) & jnp.all(jnp.isfinite(f))
+  # Only ratios within a dimension count: scaled so that no square leaves the range.
+  size = jnp.max(jnp.abs(train_f), axis=0, keepdims=True)
+  train_f, f = safe_divide(train_f, size), safe_divide(f, size)
+  count = jnp.sum(known)
+  mean = jnp.sum(train_f, axis=0, keepdims=True) / count
+  deviation = jnp.where(known[:, None], train_f - mean, 0)
+  sd = jnp.sqrt(jnp.sum(deviation**2, axis=0, keepdims=True) / count)
+  # What rounding alone does to a constant dimension is no deviation.
+  sd = jnp.where(sd > 8 * jnp.finfo(sd.dtype).eps, sd, 0)
+  if signed:
+    train_f, f = (jnp.concatenate([x, -x], axis=1) for x in (train_f, f))
+    sd = jnp.concatenate([sd, sd], axis=1)
+  mass = jnp.matmul(jnp.maximum(train_f, 0).T, onehot, precision="highest")
+  most = jnp.max(mass, axis=1, keepdims=True)
+  names = _shares((mass == most) & (most > 0), f.dtype)
+  named = (sd > 0) & (most.T > 0)
+  strength = jnp.where(named, safe_divide(f, sd), 0)
+  best = jnp.max(strength, axis=1, keepdims=True)
+  choice = _shares((strength == best) & (best > 0), f.dtype)
+  guess = jnp.matmul(choice, names, precision="highest")
+  accuracy = jnp.sum(guess * jnp.where(valid[:, None], truth, 0)) / jnp.sum(valid)
+  return jnp.where(finite & (count > 0), accuracy, jnp.nan)
+
+
+def energy_weighted_purity(
+  f: Array, labels: Array, num_classes: int, *, budget: float
+) -> jax.Array:
+  """Purity of the dimensions, each weighted by its share of the features' energy.
+
+  `sum_d w_d p_d`, with `w_d` proportional to `mean_n f_nd^2` and `p_d` the share of the
+  commonest class among the `ceil(budget N)` largest values of dimension d
+  (`metrics.purity`). Many dimensions that are hardly used cannot hide the few that are.
+  A constant dimension that is not zero has the share of the commonest class.
+
+  The value does not change if dimensions are permuted, or all scaled by one factor. It
+  depends on the budget: take at most half of the smallest class, and read it beside the
+  value for permuted labels. On noise-free clusters it cannot tell axes from their
+  rotation; `naming_accuracy` can.
+
+  Args:
+    f: [N, D] features.
+    labels: [N] int in -1..num_classes-1.
+    num_classes: number of classes.
+    budget: share of the labelled rows, above 0 and at most 1.
+
+  Returns:
+    [] in 0..1; NaN if all features are 0, or one of a labelled row is not finite.
+
+  Raises:
+    InputError: wrong shape, labels, number of classes or budget.
+
+  >>> f = jnp.array([[3.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+  >>> labels = jnp.array([0, 0, 1, 0])
+  >>> print(energy_weighted_purity(f, labels, num_classes=2, budget=0.5).round(3))
+  0.938
+  """
+  f, valid, onehot = labelled(f, labels, num_classes)
+  f = jnp.where(valid[:, None], f, 0)
+  weight = activated(f, budget, where=valid)
+  # A constant dimension has no largest entries: all of them count.
+  weight = jnp.where(jnp.isnan(weight), 1, weight)
+  onehot = jnp.where(valid[:, None], onehot, 0)
+  counts = jnp.matmul(weight.T, onehot, precision="highest")
+  purity = jnp.max(counts, axis=1) / jnp.sum(counts, axis=1)
+  energy = jnp.sum((f / jnp.max(jnp.abs(f))) ** 2, axis=0)
+  # 0 / 0 if all is 0; a value that is not finite passes through the scale.
+  return jnp.sum(energy * purity) / jnp.sum(energy)
+
+
+def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.Array:
+  """Share of the commonest class among the k largest values, for each of several k.
+
+  As `metrics.purity`, with numbers of rows in place of a share: of rows that share the
+  k-th largest value, each counts by the same fraction.
+
+  Args:
+    f: [N, D] features.
+    labels: [N] int in -1..num_classes-1.
+    num_classes: number of classes.
+    counts: [M] int, from 1 to the number of labelled rows; what lies beyond is NaN.
+
+  Returns:
+    [D, M] in 0..1; NaN in a dimension that is constant over the labelled rows or
+    holds a NaN.
+
+  Raises:
+    InputError: wrong shape, labels or number of classes.
+
+  >>> f = jnp.array([[3.0], [2.0], [1.0], [0.0]])
+  >>> purity_at(f, jnp.array([0, 0, 1, 1]), 2, jnp.array([1, 4])).tolist()
+  [[1.0, 0.5]]
+  """
+  f, valid, onehot = labelled(f, labels, num_classes)
+  counts = jnp.asarray(counts)
+  onehot = jnp.where(valid[:, None], onehot, 0)
+  rows = jnp.sum(valid)
+
+  def of_dimension(column):
+    order = jnp.argsort(jnp.where(valid, -column, jnp.inf))
+    falling = jnp.where(valid[order], column[order], -jnp.inf)
+    total = jnp.concatenate([jnp.zeros((1, num_classes), f.dtype), onehot[order]])
+    total = jnp.cumsum(total, axis=0)  # [N + 1, K] classes of the k largest
+    cut = falling[jnp.clip(counts - 1, 0, len(falling) - 1)]
+    first = jnp.searchsorted(-falling, -cut, side="left")
+    last = jnp.searchsorted(-falling, -cut, side="right")
+    share = (counts - first) / (last - first)
+    found = total[first] + share[:, None] * (total[last] - total[first])
+    constant = falling[0] == falling[jnp.maximum(rows - 1, 0)]
+    unknown = jnp.any(jnp.isnan(column) & valid)
+    defined = (counts >= 1) & (counts <= rows) & ~constant & ~unknown
+    return jnp.where(defined, jnp.max(found, axis=1) / counts, jnp.nan)
+
+  return jax.lax.map(of_dimension, f.T)
+
+
+def consistency_at_same_activity(
+  f: Array,
+  other: Array,
+  labels: Array,
+  num_classes: int,
+  threshold: float = 1e-5,
+  minimum: int = 10,
+) -> tuple[jax.Array, jax.Array]:
+  """Class consistency of sparse features, and of others cut to the same activity.
+
+  Dimension d of `f` activates `a_d` images; its consistency is its purity at `a_d`.
+  `other` is asked for the same numbers of images: the mean over its dimensions of their
+  purity at `a_d`. Both are averaged over the `d` with `a_d >= minimum`, so that neither
+  a different number of active images nor rare dimensions make the difference.
+
+  Args:
+    f: [N, D] sparse features.
+    other: [N, E] features of the same images.
+    labels: [N] int in -1..num_classes-1.
+    num_classes: number of classes.
+    threshold: `f_d` is active above it.
+    minimum: dimensions of `f` with fewer active images are left out.
+
+  Returns:
+    `(consistency of f, that of other)`, both [] in 0..1; NaN without such a dimension.
+
+  Raises:
+    InputError: wrong shape, labels or number of classes.
+
+  >>> f = jnp.array([[1.0], [1.0], [0.0], [0.0]])
+  >>> other = jnp.array([[3.0], [0.0], [2.0], [1.0]])
+  >>> y = jnp.array([0, 0, 1, 1])
+  >>> [float(x) for x in consistency_at_same_activity(f, other, y, 2, minimum=2)]
+  [1.0, 0.5]
+  """
+  f, valid, onehot = labelled(f, labels, num_classes)
+  on = (f > threshold) & valid[:, None]
+  active = jnp.sum(on, axis=0)
+  counts = jnp.matmul(on.T.astype(f.dtype), onehot, precision="highest")
+  own = jnp.max(counts, axis=1) / active
+  others = jnp.nanmean(purity_at(other, labels, num_classes, active), axis=0)
+  # Where all labelled images are active there is nothing to choose: both are the same.
+  others = jnp.where(active == jnp.sum(valid), own, others)
+  enough = active >= minimum
+  both = (jnp.where(enough, x, jnp.nan) for x in (own, others))
+  own, others = (jnp.nanmean(x) for x in both)
+  return own, others
+
+
+def axis_gain(
+  measure: Callable[[jax.Array], Array], f: Array, key: Array, *, draws: int = 10
+) -> tuple[jax.Array, jax.Array]:
+  """How much a measure depends on the choice of axes.
+
+  `measure(f) - E_Q measure(f Q)` over random rotations Q (Haar, reflections included).
+  A rotation keeps distances, rank and linear-probe accuracy, so a positive gain says
+  that the single axes carry meaning. Compare the values too: rotated sparse features
+  can lie below features that were never sparse.
+
+  Args:
+    measure: maps features [N, D] to a number. For a measure of training and test
+      features, stack them as `f` and split them inside.
+    f: [N, D] features.
+    key: random key of the rotations.
+    draws: number of rotations.
+
+  Returns:
+    `(gain, rotated)`: `measure(f) - rotated`, and the mean under rotation; both [].
+
+  Raises:
+    InputError: wrong shape or number of draws.
+
+  >>> f = jnp.eye(4).repeat(5, axis=0)
+  >>> gain, rotated = axis_gain(lambda x: jnp.mean(x == 0), f, jax.random.key(0))
+  >>> float(gain), float(rotated)
+  (0.75, 0.0)
+  """
+  checks.features("f", f)
+  checks.whole("draws", draws, 1)
+  f = at_least_float32(f)
+  values = [
+    measure(jnp.matmul(f, _rotation(k, f.shape[1], f.dtype), precision="highest"))
+    for k in jax.random.split(key, draws)
+  ]
+  rotated = jnp.mean(jnp.stack([jnp.asarray(value) for value in values]))
+  return jnp.asarray(measure(f)) - rotated, rotated
+
+
+def _rotation(key: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
+  """An orthogonal matrix [width, width], uniformly distributed."""
+  q, r = jnp.linalg.qr(jax.random.normal(key, (width, width), dtype))
+  # Without the signs the distribution is that of the algorithm, not Haar's.
+  return q * jnp.where(jnp.diag(r) < 0, -1, 1)[None]
+
+
+def _shares(chosen: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """Ones of each row as equal shares that sum to 1; rows without any stay 0."""
+  chosen = chosen.astype(dtype)
+  return safe_divide(chosen, jnp.sum(chosen, axis=1, keepdims=True))
