@@ -113,6 +113,15 @@ FUNCTIONS = {
     lambda a, b, y: metrics.label_entropy(a, y, K), "D", nan=dead
   ),
   "purity": Function(lambda a, b, y: metrics.purity(a, y, K, 0.5), "D", nan=constant),
+  "naming_accuracy": Function(
+    lambda a, b, y: metrics.naming_accuracy(b, y, a, y, K, signed=True)
+  ),
+  "energy_weighted_purity": Function(
+    lambda a, b, y: metrics.energy_weighted_purity(a, y, K, budget=0.5), nan=nothing
+  ),
+  "purity_at": Function(
+    lambda a, b, y: metrics.purity_at(a, y, K, jnp.array([3]))[:, 0], "D", nan=constant
+  ),
   "retrieval": Function(lambda a, b, y: metrics.retrieval(a, y, k=3)[0], "N"),
   "average precision": Function(
     lambda a, b, y: metrics.retrieval(a, y, k=3)[1], "N", nan=alone
