@@ -1,12 +1,11 @@
-"""Reproduces the paper's tables for a data set: all arms and seeds, then a bundle.
+"""Reproduces the paper's tables for a data set: all arms and seeds.
 
   python -m launch.reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
 
 Or cifar10, imagenet100; --config=FILE:ncl for another, with its own `expected` numbers.
-First the forecast: trainings, hours, and with --price=AN_HOUR the cost; --dry_run ends
-there. Then the claims are fixed in WORKDIR/claims.json, which no later call changes.
-Killed, the same command goes on. At the end: WORKDIR/report, a verdict on each claim,
-and WORKDIR/bundle.tar.gz, everything that others need to check it but the checkpoints.
+First the forecast: trainings and hours; --dry_run ends there. Then the claims are fixed
+in WORKDIR/claims.json, which no later call changes. Killed, the same command goes on.
+At the end: WORKDIR/report and a verdict on each claim.
 """
 
 import sys
@@ -22,7 +21,6 @@ _CONFIG = config_flags.DEFINE_config_file("config", None, "config file, of NCL")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "how many pairs of runs", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the forecast")
-_PRICE = flags.DEFINE_float("price", 0.0, "of an hour of it", lower_bound=0.0)
 _RATE = flags.DEFINE_float(
   "images_per_second", 0.0, "of training, as measured, for the forecast"
 )
@@ -42,7 +40,6 @@ def main() -> None:
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
     accelerator=_ACCELERATOR.value,
-    price=_PRICE.value,
     rate=_RATE.value,
     programs=None if names == ("all",) else names,
     dry_run=_DRY_RUN.value,

@@ -1,11 +1,9 @@
-"""The paper's tables: claims fixed before the runs, verdicts after, one bundle."""
+"""The paper's tables: claims fixed before the runs, verdicts after."""
 
 import dataclasses
-import hashlib
 import json
 import math
 import pathlib
-import tarfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,20 +23,6 @@ SEEDS = 5
 ACCURACY, SPARSITY = 0.015, 0.05
 # NCL's consistency over CL's: at least so much of the paper's ratio.
 RATIO = 0.5
-
-# What others need to check a result, of all that lies in the directory.
-BUNDLED = (
-  "claims.json",
-  "verdicts.json",
-  "measured.jsonl",
-  "report/report.json",
-  "report/report.md",
-  "report/controls.txt",
-  "seed*/controls.jsonl",
-  "seed*/*/config.json",
-  "seed*/*/metrics.jsonl",
-  "seed*/*/speed.jsonl",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +113,6 @@ def forecast(
   source: Source,
   seeds: int,
   accelerator: str,
-  price: float = 0.0,
   rate: float = 0.0,
 ) -> str:
   """What the trainings will take, to be read before the first begins.
@@ -139,7 +122,6 @@ def forecast(
     source: the data.
     seeds: pairs of runs.
     accelerator: a name of `speed.PEAKS`.
-    price: of an hour of it; 0 leaves the cost out.
     rate: images a second as measured, by the same config; 0: the most that can be
       hoped for.
   """
@@ -154,7 +136,7 @@ def forecast(
     f"{2 * seeds} trainings (CL and NCL, {seeds} seeds) of {resolved.train.epochs} "
     f"epochs, {images:,} images each; then every evaluation of each",
     f"trainings on one {accelerator} at {rate:,.0f} images/s ({how}): "
-    f"{hours:,.1f} hours" + (f", {hours * price:,.2f} of money" if price else ""),
+    f"{hours:,.1f} hours",
     "evaluations come on top: finetuning is the longest, about a training in three",
   ]
   return "\n".join(lines)
@@ -195,7 +177,6 @@ def reproduce(
   *,
   seeds: int = SEEDS,
   accelerator: str = "H100",
-  price: float = 0.0,
   rate: float = 0.0,
   programs: Sequence[str] | None = None,
   dry_run: bool = False,
@@ -204,26 +185,25 @@ def reproduce(
 
   Args:
     config: an NCL config.
-    directory: gets claims.json at once; what `compare` writes; verdicts.json and
-      bundle.tar.gz at the end.
+    directory: gets claims.json at once; what `compare` writes; verdicts.json at the
+      end.
     seeds: pairs of runs.
     accelerator: see `forecast`.
-    price: likewise.
-    rate: likewise.
+    rate: see `forecast`.
     programs: see `compare.compare`.
     dry_run: only tell what would be done; nothing is written.
 
   Returns:
-    The verdicts, and where the bundle is; or the forecast.
+    The verdicts, or the forecast.
 
   Raises:
     InputError: for settings that cannot work.
-    Failed: see `compare.compare`; there is no bundle then.
+    Failed: see `compare.compare`; there are no verdicts then.
   """
   config_lib.validate(config)
   path = paths.local(directory).resolve()
   source = workdir.load_source(config)
-  before = forecast(config, source, seeds, accelerator, price, rate)
+  before = forecast(config, source, seeds, accelerator, rate)
   if dry_run:
     lines = "".join(f"\n  {claim.text}" for claim in claims(config))
     return f"{before}\nclaims:{lines}"
@@ -231,10 +211,7 @@ def reproduce(
   for line in (before, *(f"claimed: {claim.text}" for claim in made)):
     logging.info("%s", line)
   compare.compare(config, path, seeds=seeds, programs=programs)
-  text = judge(path, made)
-  if jax.process_index() == 0:
-    text += f"\n\nBundle: {bundle(path)}"
-  return text
+  return judge(path, made)
 
 
 def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
@@ -262,36 +239,3 @@ def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
     text = json.dumps(document, indent=2) + "\n"
     (path / "verdicts.json").write_text(text, encoding="utf-8")
   return "\n".join(lines)
-
-
-def bundle(path: pathlib.Path) -> pathlib.Path:
-  """Packs what others need to check the result; no checkpoints, no images.
-
-  Args:
-    path: of a finished comparison, judged.
-
-  Returns:
-    PATH/bundle.tar.gz, with SHA256SUMS inside, as `sha256sum --check` reads it.
-  """
-  files = sorted({file for pattern in BUNDLED for file in path.glob(pattern)})
-  sums = path / "SHA256SUMS"
-  sums.write_text(
-    "".join(
-      f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(path)}\n"
-      for file in files
-    ),
-    encoding="utf-8",
-  )
-  out, swap = path / "bundle.tar.gz", path / "bundle.tar.gz.tmp"
-
-  def bare(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    # Whose files they were, and when, is nobody's business.
-    info.uid = info.gid = info.mtime = 0
-    info.uname = info.gname = ""
-    return info
-
-  with tarfile.open(swap, "w:gz") as archive:
-    for file in [*files, sums]:
-      archive.add(file, f"{path.name}/{file.relative_to(path)}", filter=bare)
-  swap.replace(out)
-  return out
