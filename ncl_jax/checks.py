@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 from ncl_jax.errors import InputError
 
@@ -70,41 +71,161 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> None:
     )
 
 
-def features(
-  name: str, f: Any, labels: Any = None, num_classes: int | None = None
-) -> None:
-  """Raises unless `f` is [N, D] and `labels`, where given, [N] integers in range.
+def array(name: str, given: Any) -> Any:
+  """Returns an array as it is, all else as numpy's.
+
+  Args:
+    name: what the message calls the array.
+    given: an array, or nested lists of numbers.
+
+  Raises:
+    InputError: lists of different lengths, or an array of scipy.sparse.
+  """
+  if isinstance(given, np.ndarray | jax.Array):
+    return given
+  if scipy.sparse.issparse(given):
+    raise InputError(f"{name} is sparse: pass {name}.toarray()")
+  try:
+    return np.asarray(given)
+  except ValueError as error:
+    raise InputError(f"{name} is no array: {error}") from error
+
+
+def features(name: str, f: Any) -> None:
+  """Raises unless `f` is [N, D] and not empty.
 
   Args:
     name: what the message calls the features.
     f: the features.
-    labels: the labels, or None; the values of traced ones pass unseen.
-    num_classes: labels must lie below it; None = no bound.
 
   Raises:
-    InputError: another shape, no row, or other labels.
+    InputError: another shape, or no row.
   """
-  shape = np.shape(f)
+  shape = array(name, f).shape
   if len(shape) != 2 or 0 in shape:
     raise InputError(f"{name} has shape {list(shape)}: it must be [N, D], not empty")
-  if labels is None:
-    return
-  dtype = jnp.result_type(labels)
-  if np.shape(labels) != shape[:1] or not np.issubdtype(dtype, np.integer):
+
+
+def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
+  """Returns class numbers as int32, whatever integers they are given in.
+
+  Args:
+    name: what the message calls the labels.
+    given: [rows] bool or integers of any width in 0..num_classes-1; -1 for no label.
+      The values of a traced array, or of one spread over processes, cannot be checked:
+      there a label out of range stays out of range.
+    rows: number of labels.
+    num_classes: number of classes.
+
+  Returns:
+    [rows] int32.
+
+  Raises:
+    InputError: another shape or type, or a label out of range.
+  """
+  given = _integers(name, given, rows)
+  if _is_seen(given):
+    _check_range(name, given, f"0..{num_classes - 1}", num_classes)
+  elif not _fits_int32(given.dtype):
+    # Bounded before the cast, which would wrap a large label into the range.
+    given = jnp.clip(given, max=jnp.asarray(num_classes, given.dtype))
+    if jnp.issubdtype(given.dtype, jnp.signedinteger):
+      given = jnp.clip(given, min=jnp.asarray(-2, given.dtype))
+  return _int32(given)
+
+
+def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
+  """Returns labels of which only equality matters as int32; large ones are renumbered.
+
+  Args:
+    *named: (name, labels, rows) of each set, as in `labels`; ids of up to 64 bits.
+
+  Returns:
+    [rows] int32 of each set: equal where the labels are, within and across sets; -1 for
+    no label.
+
+  Raises:
+    InputError: another shape or type, or a label below -1.
+  """
+  sets = [_integers(*one) for one in named]
+  for (name, _, _), given in zip(named, sets, strict=True):
+    if _is_seen(given):
+      _check_range(name, given, "0 and above")
+  if all(_fits_int32(x.dtype) or (_is_seen(x) and _is_small(x)) for x in sets):
+    return [jnp.maximum(_int32(x), -1) for x in sets]
+  ends = [int(end) for end in np.cumsum([len(x) for x in sets])[:-1]]
+  if all(map(_is_seen, sets)):
+    everything = [np.asarray(x) for x in sets]
+    none = np.concatenate([x < 0 for x in everything])
+    # Without the -1, uint64 holds all: int64 and uint64 have no common integer type.
+    ids = np.concatenate([np.maximum(x, 0).astype(np.uint64) for x in everything])
+    numbers = np.where(none, -1, np.unique(ids, return_inverse=True)[1])
+    return [jnp.asarray(x, jnp.int32) for x in np.split(numbers, ends)]
+  kind = np.dtype(f"uint{8 * jnp.result_type(int).itemsize}")
+  for (name, _, _), given in zip(named, sets, strict=True):
+    if _is_seen(given) and np.asarray(given).max() > np.iinfo(kind).max:
+      raise InputError(
+        f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: beside labels "
+        "that are traced they must be numbered anew, "
+        "numpy.unique(labels, return_inverse=True)[1]"
+      )
+  negative = jnp.concatenate([jnp.asarray(x < 0) for x in sets])
+  joined = jnp.concatenate([jnp.maximum(x, 0).astype(kind) for x in sets])
+  _, places = jnp.unique(joined, return_inverse=True, size=len(joined))
+  return jnp.split(jnp.where(negative, -1, places.astype(jnp.int32)), ends)
+
+
+def _integers(name: str, given: Any, rows: int) -> Any:
+  """`given`, an array of integers: jax's as it is, all else as numpy's."""
+  if not isinstance(given, jax.Array):
+    given = array(name, given)
+    if given.dtype == object and given.ndim == 1:  # integers of pandas that may lack
+      exact = all(isinstance(x, int | np.integer | np.bool_) for x in given)
+      given = np.asarray(given.tolist()) if exact else given
+  if given.shape != (rows,):
     raise InputError(
-      f"labels of {name} are {dtype}{list(np.shape(labels))}: they must be integers "
-      f"[{shape[0]}], one a row"
+      f"{name} have shape {list(given.shape)}: they must be [{rows}], one for each row"
     )
-  if num_classes is None or isinstance(labels, jax.core.Tracer):
-    return
-  if not getattr(labels, "is_fully_addressable", True):
-    return  # spread over processes: no one process can look at them
-  # Through numpy: under `jax.jit` even a constant array's `min` would be traced.
-  low, high = np.asarray(labels).min(), np.asarray(labels).max()
-  if low < -1 or high >= num_classes:
+  if given.dtype == bool:
+    return given.astype(np.int32)
+  if not jnp.issubdtype(given.dtype, jnp.integer):
     raise InputError(
-      f"labels of {name} run from {low} to {high}: they must lie in "
-      f"0..{num_classes - 1}, or be -1 for unlabelled"
+      f"{name} are {given.dtype}{list(given.shape)}: they must be integers, -1 for no "
+      "label; numpy.unique(labels, return_inverse=True)[1] numbers any others"
+    )
+  return given
+
+
+def _is_seen(given: Any) -> bool:
+  """Whether this process can look at the values."""
+  return not isinstance(given, jax.core.Tracer) and getattr(
+    given, "is_fully_addressable", True
+  )
+
+
+def _fits_int32(dtype: Any) -> bool:
+  info = jnp.iinfo(dtype)
+  return info.min >= -(2**31) and info.max < 2**31
+
+
+def _is_small(given: Any) -> bool:
+  return len(given) == 0 or np.asarray(given).max() < 2**31
+
+
+def _int32(given: Any) -> jax.Array:
+  if isinstance(given, jax.Array):
+    return given.astype(jnp.int32)  # where it lies
+  return jnp.asarray(given.astype(np.int32))
+
+
+def _check_range(name: str, given: Any, allowed: str, end: int | None = None) -> None:
+  # Through numpy: under `jax.jit` even a constant array's `min` would be traced.
+  seen = np.asarray(given)
+  low, high = int(seen.min(initial=0)), int(seen.max(initial=0))
+  if low < -1 or (end is not None and high >= end):
+    raise InputError(
+      f"{name} run from {int(seen.min())} to {int(seen.max())}: they must be in "
+      f"{allowed}, or -1 for no label"
     )
 
 

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
@@ -71,8 +70,8 @@ def cross_entropy(
   Args:
     features: [N, D], not normalised.
     prototypes: [K, D], the classes' weights.
-    labels: [N] int in [0, K), or -1 = unknown; or [N, K] the target's weights, not
-      negative; a row of zeros is unknown.
+    labels: [N] integers of any width in [0, K), or -1 = unknown; or [N, K] the target's
+      weights, not negative; a row of zeros is unknown.
     bias: [K]; None for none.
     scale: factor of the products, above 0.
     label_smoothing: e, in [0, 1).
@@ -105,21 +104,13 @@ def cross_entropy(
 
 def _target(labels: jax.typing.ArrayLike, n: int, classes: int) -> jax.Array:
   """The target's weights [N, K]."""
-  if jnp.shape(labels) == (n, classes):
+  shape = checks.array("labels", labels).shape
+  if shape == (n, classes):
     return jnp.asarray(labels)
-  if jnp.shape(labels) != (n,):
+  if len(shape) != 1:
     raise InputError(
-      f"labels have shape {list(jnp.shape(labels))}: they must be [{n}] or "
-      f"[{n}, {classes}]"
+      f"labels have shape {list(shape)}: they must be [{n}] or [{n}, {classes}]"
     )
-  if not isinstance(labels, jax.core.Tracer):
-    seen = np.asarray(labels)
-    wrong = seen[(seen < -1) | (seen >= classes)]
-    if wrong.size:
-      raise InputError(
-        f"label {wrong[0]} is out of range: allowed are 0 to {classes - 1}, or -1 for "
-        "unknown"
-      )
-  labels = jnp.asarray(labels)
+  labels = checks.labels("labels", labels, n, classes)
   outside = (labels < -1) | (labels >= classes)
   return jnp.where(outside[:, None], jnp.nan, jax.nn.one_hot(labels, classes))

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from ncl_jax import checks
-from ncl_jax.errors import InputError
 from ncl_jax.losses import rows
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views, product
 from ncl_jax.numerics import l2_normalize
@@ -26,7 +25,8 @@ def sup_con(
 
   Args:
     z: [N, 2, D] features of the two views of N examples, not normalised.
-    labels: [N] int, the examples' classes; -1 = unknown, a class of its own.
+    labels: [N] integers of any width, the examples' classes; -1 for no label, a class
+      of its own.
     temperature: above 0; may be a traced value.
     block_size: rows at a time; memory is then linear in N. None: all at once.
     precision: of the matrix products: "highest", or "bfloat16".
@@ -35,8 +35,8 @@ def sup_con(
     [N, 2] the loss of each view in nats, float32 (float64 if `z` is).
 
   Raises:
-    InputError: other shapes or precision, a temperature that is not a finite number
-      above 0, or a wrong block size.
+    InputError: other shapes, labels or precision, a temperature that is not a finite
+      number above 0, or a wrong block size.
 
   Source: Khosla et al. 2020 (arXiv:2004.11362), Eq. 2.
 
@@ -77,14 +77,16 @@ def supervised_nt_xent(
 
   Args:
     z: [N, 2, D] features of the two views of N examples, not normalised.
-    labels: [N] int, the examples' classes; -1 = unknown, a class of its own.
+    labels: [N] integers of any width, the examples' classes; -1 for no label, a class
+      of its own.
     temperature: above 0; may be a traced value.
 
   Returns:
     [N, 2] the loss of each view in nats, float32 (float64 if `z` is).
 
   Raises:
-    InputError: other shapes, or a temperature that is not a finite number above 0.
+    InputError: other shapes or labels, or a temperature that is not a finite number
+      above 0.
 
   Source: the loss of the released code of Wang et al. 2024 (arXiv:2403.12459), given
   classes instead of positions.
@@ -103,12 +105,7 @@ def supervised_nt_xent(
 
 def _row_labels(z: jax.typing.ArrayLike, labels: jax.typing.ArrayLike) -> jax.Array:
   """The label of each row, [2N]; an unlabelled example gets one of its own."""
-  if jnp.shape(labels) != jnp.shape(z)[:1]:
-    raise InputError(
-      f"labels have shape {list(jnp.shape(labels))}: they must be [N], one for each "
-      f"example of z {list(jnp.shape(z))}"
-    )
-  labels = jnp.asarray(labels)
+  (of,) = checks.identities(("labels", labels, jnp.shape(z)[0]))
   # Below every class, and another for each example.
-  alone = -1 - jnp.arange(labels.shape[0], dtype=labels.dtype)
-  return jnp.repeat(jnp.where(labels < 0, alone, labels), 2)
+  alone = -1 - jnp.arange(len(of), dtype=of.dtype)
+  return jnp.repeat(jnp.where(of < 0, alone, of), 2)

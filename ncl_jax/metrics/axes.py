@@ -64,7 +64,7 @@ def naming_accuracy(
   >>> print(naming_accuracy(train, y, test, test_y, num_classes=2))
   0.75
   """
-  train_f, known, onehot = labelled(train_f, train_labels, num_classes)
+  train_f, known, onehot = labelled(train_f, train_labels, num_classes, prefix="train_")
   f, valid, truth = labelled(f, labels, num_classes)
   checks.same_width("train_f", train_f, "f", f)
   train_f = jnp.where(known[:, None], train_f, 0)

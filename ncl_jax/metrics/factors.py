@@ -1,9 +1,10 @@
 """Disentanglement: does each dimension stand for one factor of the data, and which?
 
-All take `f` [N, D], features, and `factors` [N, L], integers: the values of the factors
-that made each sample. They run on the host, in numpy and scikit-learn. A dimension that
-is constant tells nothing and is never chosen. Their level on features without
-information is not exactly 0: score the rows of `f` shuffled beside them.
+All take `f` [N, D], features, and `factors` [N, L], integers of any width from 0: the
+values of the factors that made each sample. They run on the host, in numpy and
+scikit-learn. A dimension that is constant tells nothing and is never chosen. Their
+level on features without information is not exactly 0: score the rows of `f` shuffled
+beside them.
 """
 
 import numpy as np
@@ -349,14 +350,14 @@ def scores(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> dict[str, float
 
 
 def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """As float64 and as int64 from 0."""
+  """f as float64; the factors as int64, their values numbered from 0 in order."""
   checks.features("f", f)
-  factors = np.asarray(factors)
+  factors = np.asarray(checks.array("factors", factors))
   if (
     factors.ndim != 2
     or not factors.shape[1]
     or len(factors) != len(f)
-    or not np.issubdtype(factors.dtype, np.integer)
+    or not (factors.dtype == bool or np.issubdtype(factors.dtype, np.integer))
     or factors.min() < 0
   ):
     raise InputError(
@@ -366,7 +367,9 @@ def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray
   f = np.asarray(f, np.float64)
   if not np.isfinite(f).all():
     raise InputError("f has entries that are not finite")
-  return f, factors.astype(np.int64)
+  # Values are categories: numbered anew, as tables are as long as the largest.
+  values = [np.unique(column, return_inverse=True)[1] for column in factors.T]
+  return f, np.stack(values, 1).astype(np.int64)
 
 
 def _discrete(f: np.ndarray, bins: int) -> np.ndarray:

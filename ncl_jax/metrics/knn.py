@@ -52,8 +52,8 @@ def knn_predict(
   [1]
   """
   arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-  _check(*arguments, block_size)
-  votes = _votes(*arguments, block_size, relative=True)
+  arguments = _checked(*arguments, block_size)
+  votes = _votes(*arguments, relative=True)
   best = jnp.argmax(votes, axis=1).astype(jnp.int32)
   return jnp.where(jnp.max(votes, axis=1) > 0, best, -1)
 
@@ -104,8 +104,7 @@ def knn_scores(
   [[100000.0, 0.20000000298023224]]
   """
   arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-  _check(*arguments, block_size)
-  return _votes(*arguments, block_size)
+  return _votes(*_checked(*arguments, block_size))
 
 
 def knn_predict_grid(
@@ -148,10 +147,10 @@ def knn_predict_grid(
   for k in ks:
     for temperature in temperatures:
       arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-      _check(*arguments, block_size)
+      _, numbers, *_ = _checked(*arguments, block_size)
   return _predictions(
     train_f,
-    train_labels,
+    numbers,
     f,
     num_classes,
     tuple(ks),
@@ -161,15 +160,22 @@ def knn_predict_grid(
   )
 
 
-def _check(train_f, train_labels, f, num_classes, k, temperature, distance, block_size):
+def _checked(
+  train_f, train_labels, f, num_classes, k, temperature, distance, block_size
+):
+  """The arguments, labels as int32."""
   checks.choice("distance", distance, DISTANCES)
   checks.whole("num_classes", num_classes, 1)
-  checks.features("train_f", train_f, train_labels, num_classes)
+  checks.features("train_f", train_f)
+  numbers = checks.labels(
+    "train_labels", train_labels, jnp.shape(train_f)[0], num_classes
+  )
   checks.features("f", f)
   checks.same_width("f", f, "train_f", train_f)
   checks.whole("k", k, 1, jnp.shape(train_f)[0])
   checks.positive("temperature", temperature)
   checks.whole("block_size", block_size, 1)
+  return train_f, numbers, f, num_classes, k, temperature, distance, block_size
 
 
 @jax.jit(static_argnames=("num_classes", "k", "distance", "block_size", "relative"))

@@ -24,7 +24,7 @@ def pair_recall(
   Args:
     queries: [N, D] features, scaled to unit length already if cosines are meant.
     gallery: [N, D] those of the other tower, pair by pair.
-    groups: [N] int.
+    groups: [N] integers of any width, only equality matters; -1 is a group of its own.
     ks: numbers of neighbours, each at least 1; more than N counts as N.
 
   Returns:
@@ -36,15 +36,15 @@ def pair_recall(
   >>> pair_recall([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1], ks=(1,))
   {1: 0.75}
   """
-  queries, gallery, groups = (np.asarray(x) for x in (queries, gallery, groups))
+  queries, gallery = (np.asarray(x) for x in (queries, gallery))
   n = len(queries)
-  if (
-    queries.ndim != 2 or queries.shape != gallery.shape or groups.shape != (n,) or not n
-  ):
+  if queries.ndim != 2 or queries.shape != gallery.shape or not n:
     raise InputError(
-      f"queries {list(queries.shape)}, gallery {list(gallery.shape)} and groups "
-      f"{list(groups.shape)}: they must be [N, D], [N, D] and [N]"
+      f"queries {list(queries.shape)} and gallery {list(gallery.shape)}: they must be "
+      "[N, D], of the same shape and not empty"
     )
+  numbers = np.asarray(checks.identities(("groups", groups, n))[0])
+  of = np.where(numbers < 0, -1 - np.arange(n), numbers)
   for name, values in (("queries", queries), ("gallery", gallery)):
     if not np.isfinite(values).all():
       raise InputError(f"{name} have values that are not finite")
@@ -54,7 +54,7 @@ def pair_recall(
   for start in range(0, n, _BLOCK):
     rows = slice(start, start + _BLOCK)
     s = queries[rows] @ gallery.T
-    right = groups[rows][:, None] == groups[None]
+    right = of[rows][:, None] == of[None]
     best = np.where(right, s, -np.inf).max(1, keepdims=True)
     above = (s > best).sum(1)
     wrong = ((s == best) & ~right).sum(1)
@@ -80,7 +80,7 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
   Args:
     f: [N, D] features of images, of unit length.
     classes: [K, D] features of the names of the classes.
-    labels: [N] int in -1..K-1; -1 is left out.
+    labels: [N] integers of any width in -1..K-1; -1 is left out.
 
   Returns:
     In 0..1; NaN if no image has a label.
@@ -91,21 +91,17 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
   >>> zero_shot([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1])
   0.75
   """
-  f, classes, labels = (np.asarray(x) for x in (f, classes, labels))
+  f, classes = (np.asarray(x) for x in (f, classes))
   if f.ndim != 2 or classes.ndim != 2 or f.shape[1] != classes.shape[1]:
     raise InputError(
       f"f {list(f.shape)} and classes {list(classes.shape)}: they must be [N, D] and "
       "[K, D]"
     )
-  if labels.shape != f.shape[:1] or (len(labels) and labels.max() >= len(classes)):
-    raise InputError(
-      f"labels {list(labels.shape)} up to {labels.max(initial=-1)} for f "
-      f"{list(f.shape)} and {len(classes)} classes: allowed is [N] below K"
-    )
-  known = np.flatnonzero(labels >= 0)
+  of = np.asarray(checks.labels("labels", labels, len(f), len(classes)))
+  known = np.flatnonzero(of >= 0)
   if not len(known):
     return float("nan")
   s = f[known] @ classes.T
   first = s == s.max(1, keepdims=True)
-  hit = first[np.arange(len(known)), labels[known]]
+  hit = first[np.arange(len(known)), of[known]]
   return float(np.mean(hit / first.sum(1)))

@@ -1,5 +1,7 @@
 """Retrieval: how many of a query's nearest neighbours share its class."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -34,7 +36,8 @@ def retrieval(
 
   Args:
     f: [N, D] queries; rows are normalised here.
-    labels: [N] int; a query with -1 scores NaN.
+    labels: [N] integers of any width, only equality matters; a query with -1 scores
+      NaN.
     k: number of neighbours, at most the number of candidates.
     gallery: [M, D] rows to search; None = the queries themselves, each without itself
       (found by index, so that a duplicate image stays).
@@ -59,21 +62,24 @@ def retrieval(
   >>> precision.tolist()
   [0.5, 0.5, 0.5, 0.5]
   """
-  checks.features("f", f, labels)
+  checks.features("f", f)
   if (gallery is None) != (gallery_labels is None):
     raise InputError("gallery and gallery_labels must be given together or not at all")
   n = jnp.shape(f)[0]
-  f, labels = jnp.asarray(f), jnp.asarray(labels)
+  f = jnp.asarray(f)
+  named: list[tuple[str, Any, int]] = [("labels", labels, n)]
+  bank = f
+  if gallery is not None:
+    checks.features("gallery", gallery)
+    bank = jnp.asarray(gallery)
+    named += [("gallery_labels", gallery_labels, len(bank))]
+  numbers = checks.identities(*named)
+  labels, bank_labels = numbers[0], numbers[-1]
   valid = labels >= 0
   if where is not None:
     checks.mask(where, n)
     valid = valid & jnp.asarray(where, bool)
-  if gallery is None:
-    bank, bank_labels, searched = f, labels, valid
-  else:
-    checks.features("gallery", gallery, gallery_labels)
-    bank, bank_labels = jnp.asarray(gallery), jnp.asarray(gallery_labels)
-    searched = bank_labels >= 0
+  searched = valid if gallery is None else bank_labels >= 0
   checks.same_width("f", f, "gallery", bank)
   m = bank.shape[0]
   checks.whole("k", k, 1, m - (gallery is None))

@@ -12,13 +12,14 @@ from ncl_jax.numerics import at_least_float32
 
 
 def counted(
-  f: jax.typing.ArrayLike, where: jax.typing.ArrayLike | None
+  f: jax.typing.ArrayLike, where: jax.typing.ArrayLike | None, name: str = "f"
 ) -> tuple[jax.Array, jax.Array]:
   """Sets the rows that do not count to 0.
 
   Args:
     f: [N, D] features.
     where: [N] rows to count; None = all.
+    name: what messages call the features.
 
   Returns:
     `(f [N, D], where [N])`: in at least float32; as bool.
@@ -26,7 +27,7 @@ def counted(
   Raises:
     InputError: wrong shape.
   """
-  checks.features("f", f)
+  checks.features(name, f)
   f = at_least_float32(f)
   if where is None:
     return f, jnp.ones(f.shape[0], bool)
@@ -41,14 +42,16 @@ def labelled(
   labels: jax.typing.ArrayLike,
   num_classes: int,
   where: jax.typing.ArrayLike | None = None,
+  prefix: str = "",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """As `counted`, with labelled rows alone, and the labels as one-hot vectors.
 
   Args:
     f: [N, D] features.
-    labels: [N] int in -1..num_classes-1; rows with -1 do not count.
+    labels: [N] integers in -1..num_classes-1; rows with -1 do not count.
     num_classes: K.
     where: [N] rows to count; None = all.
+    prefix: what messages put before "f" and "labels".
 
   Returns:
     `(f [N, D], where [N], onehot [N, K])`; rows with -1 have no one.
@@ -57,10 +60,9 @@ def labelled(
     InputError: wrong shape, labels or number of classes.
   """
   checks.whole("num_classes", num_classes, 1)
-  checks.features("f", f, labels, num_classes)
-  f, valid = counted(f, where)
-  labels = jnp.asarray(labels)
-  return f, valid & (labels >= 0), jax.nn.one_hot(labels, num_classes, dtype=f.dtype)
+  f, valid = counted(f, where, f"{prefix}f")
+  numbers = checks.labels(f"{prefix}labels", labels, len(f), num_classes)
+  return f, valid & (numbers >= 0), jax.nn.one_hot(numbers, num_classes, dtype=f.dtype)
 
 
 def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:

@@ -208,8 +208,8 @@ def test_nothing_to_count():
   [
     ({"rule": "relu"}, "rule = 'relu': it must be one of abs, positive"),
     ({"num_classes": 0}, "num_classes = 0"),
-    ({"num_classes": 3}, "labels of f run from -1 to 3: they must lie in 0..2"),
-    ({"labels": np.zeros(59, int)}, "labels of f are int"),
+    ({"num_classes": 3}, "labels run from -1 to 3: they must be in 0..2"),
+    ({"labels": np.zeros(59, int)}, "labels have shape \\[59\\]"),
     ({"labels": np.zeros(60)}, "must be integers"),
   ],
 )

@@ -194,7 +194,7 @@ def test_bfloat16_is_raised_first():
     ({"temperature": 0.0}, "temperature = 0.0"),
     ({"temperature": "0.07"}, "temperature = '0.07'"),
     ({"distance": "l2"}, "distance = 'l2': it must be one of cosine, euclidean"),
-    ({"num_classes": 2}, "labels of train_f run from 0 to 2"),
+    ({"num_classes": 2}, "train_labels run from 0 to 2"),
     ({"f": np.ones((2, 5))}, "f has 5 dimensions and train_f has 4"),
     ({"block_size": 0}, "block_size = 0"),
   ],
