@@ -242,9 +242,9 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
     return mutated.get("batch_stats", {})
 
   batch_stats = variables["batch_stats"]
-  batches = source.train_batches(
-    config.seed, 0, config.train.batch_size, jax.process_index(), jax.process_count()
-  )
+  size = config.train.batch_size
+  own = sharding_lib.process_rows(mesh, size)
+  batches = source.train_batches(config.seed, 0, size, own)
   for _ in range(CALIBRATION_BATCHES):
     batch = next(batches)
     images = sharding_lib.to_global(mesh, batch["image"])

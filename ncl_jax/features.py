@@ -189,9 +189,8 @@ def _collect(
   variables = {"params": params, "batch_stats": variables["batch_stats"]}
   variables = jax.device_put(variables, sharding_lib.replicated(mesh))
   parts = []
-  for batch in source.eval_batches(
-    split, batch_size, jax.process_index(), jax.process_count()
-  ):
+  own = sharding_lib.process_rows(mesh, batch_size)
+  for batch in source.eval_batches(split, batch_size, own):
     rows = sharding_lib.to_global(mesh, batch)
     parts.append(jax.device_get(forward(variables, rows)))
   columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}

@@ -153,8 +153,7 @@ class _Streamed:
       config.seed,
       start,
       config.train.batch_size,
-      jax.process_index(),
-      jax.process_count(),
+      sharding_lib.process_rows(mesh, config.train.batch_size),
       # A text is an image's partner, where there are two towers.
       pairs=not self._texts,
     )

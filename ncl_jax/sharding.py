@@ -15,18 +15,19 @@ AXIS = "data"
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """Devices along one axis, `data`.
+  """Devices along one axis, `data`, those of each process next to each other.
 
   The axis is Auto: losses are written for the global batch and XLA places the
-  collectives.
+  collectives. `jax.make_mesh` would follow the network's topology instead, which mixes
+  the processes on most TPU slices and refuses more than one slice. Only the ring form
+  of the loss has neighbours, so a process reads one run of a batch's rows.
 
   Args:
     devices: which; None for all devices of all processes.
   """
   devices = jax.devices() if devices is None else devices
-  return jax.make_mesh(
-    (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
-  )
+  ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+  return Mesh(np.array(ordered), (AXIS,), axis_types=(AxisType.Auto,))
 
 
 def platform(mesh: Mesh | None = None) -> str:
@@ -48,12 +49,31 @@ def batch_sharded(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
+def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+  """The rows of a batch that lie on this process's devices.
+
+  Args:
+    mesh: one axis; its devices may be in any order.
+    batch_size: the global one, a multiple of the number of devices.
+
+  Returns:
+    int64 [batch_size * local devices / devices], ascending.
+
+  Raises:
+    InputError: if the devices cannot share the batch equally.
+  """
+  check_batch(mesh, batch_size)
+  here = jax.process_index()
+  own = [device.process_index == here for device in mesh.devices.flat]
+  return np.arange(batch_size).reshape(mesh.size, -1)[own].ravel()
+
+
 def to_global(mesh: Mesh, batch: Any) -> Any:
   """Puts this process's part of a batch on its devices.
 
   Args:
     mesh: from `make_mesh`.
-    batch: tree of numpy arrays, this process's rows of the global batch.
+    batch: tree of numpy arrays, the rows `process_rows` of the global batch.
 
   Returns:
     Tree of global arrays, split along the leading axis.

@@ -133,10 +133,12 @@ def train(
   if folder is not None:
     folder = folder / _identity(recipe, network, source, layers, frozen)
 
-  def advance(state: TrainState, rows: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-    return step(state, network, sharding_lib.to_global(mesh, rows))
+  def advance(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+    return step(state, network, batch)
 
-  state = supervised_loop.run(advance, state, source, config, batch_size, total, folder)
+  state = supervised_loop.run(
+    advance, state, source, config, mesh, batch_size, total, folder
+  )
   if not frozen:
     params = params | {"backbone": state.params["backbone"]}
     network = {"params": params, "batch_stats": state.batch_stats}

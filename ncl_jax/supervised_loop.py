@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 from absl import logging
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import checkpoint, distributed, writer
+from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.step import TrainState
 
@@ -20,6 +22,7 @@ def run(
   state: TrainState,
   source: Source,
   config: ConfigDict,
+  mesh: Mesh,
   batch_size: int,
   total: int,
   folder: pathlib.Path | None,
@@ -27,10 +30,11 @@ def run(
   """Runs the steps that are left; with a folder, from its newest checkpoint.
 
   Args:
-    advance: from a state and this process's rows to the next state and its values.
+    advance: from a state and a batch to the next state and its values.
     state: before the first step.
     source: its split "train" is run through.
     config: of the run: the seed, and how often to save.
+    mesh: batches are split over its devices.
     batch_size: images a step.
     total: steps in all.
     folder: where checkpoints are kept; None for nowhere.
@@ -54,7 +58,7 @@ def run(
     per_epoch = source.steps_per_epoch(batch_size)
     save_every = per_epoch * config.train.checkpoint_every_epochs
     batches = source.train_batches(
-      config.seed, start, batch_size, jax.process_index(), jax.process_count()
+      config.seed, start, batch_size, sharding_lib.process_rows(mesh, batch_size)
     )
     stack.callback(batches.close)
     progress = writer.Progress(total, start, batch_size)
@@ -63,7 +67,7 @@ def run(
     for done in range(start + 1, total + 1):
       batch = next(batches)
       rows = {"image": batch["image"], "label": batch["label"]}
-      state, values = advance(state, rows)
+      state, values = advance(state, sharding_lib.to_global(mesh, rows))
       # One step late, so that the device never waits for the host.
       if before is not None:
         _note(progress, *before)

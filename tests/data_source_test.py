@@ -49,6 +49,11 @@ def ids(batches):
   return np.concatenate([batch["id"] for batch in batches])
 
 
+def shares(batch_size, processes):
+  """The rows of a batch that each of several processes has."""
+  return np.arange(batch_size).reshape(processes, -1)
+
+
 def joined(batches_of_processes):
   """The global batches, from the lists of the processes."""
   return [
@@ -124,7 +129,7 @@ def test_order_is_known_from_seed_and_epoch(source):
 @pytest.mark.parametrize("processes", [1, 2, 8])
 def test_union_over_processes_is_the_global_batch(source, processes):
   parts = [
-    first(source.train_batches(0, 4, 16, p, processes), 9) for p in range(processes)
+    first(source.train_batches(0, 4, 16, rows), 9) for rows in shares(16, processes)
   ]
   assert all(len(part[0]["id"]) == 16 // processes for part in parts)
   assert_same(joined(parts), first(source.train_batches(0, 4, 16), 9))
@@ -138,8 +143,8 @@ def test_evaluation_sees_every_image_once_in_order(examples, batch_size, process
   split = numbered(examples)
   source = Source("numbers", {"train": split, "test": split}, tuple("abcde"))
   parts = [
-    list(source.eval_batches("test", batch_size, p, processes))
-    for p in range(processes)
+    list(source.eval_batches("test", batch_size, rows))
+    for rows in shares(batch_size, processes)
   ]
   batches = joined(parts)
   assert len(batches) == int(np.ceil(examples / batch_size))
@@ -163,11 +168,22 @@ def test_evaluation_sees_every_image_once_in_order(examples, batch_size, process
   assert row >= examples
 
 
+@pytest.mark.parametrize("examples", [5, 11, 16])
+def test_rows_need_not_be_neighbours(examples):
+  split = numbered(examples)
+  source = Source("numbers", {"train": split, "test": split}, tuple("abcde"))
+  rows = np.array([1, 2, 7, 4])
+  whole = list(source.eval_batches("test", 8))
+  for all_, some in zip(whole, source.eval_batches("test", 8, rows), strict=True):
+    for key, value in some.items():
+      np.testing.assert_array_equal(value, all_[key][rows], strict=True)
+
+
 def test_evaluation_never_asks_for_padding():
   lazy = Lazy(numbered(10).images)
   split = Split(lazy, np.zeros(10, np.int32))
   source = Source("lazy", {"train": split, "test": split}, ("a",))
-  parts = [list(source.eval_batches("test", 16, p, 4)) for p in range(4)]
+  parts = [list(source.eval_batches("test", 16, rows)) for rows in shares(16, 4)]
   assert lazy.asked == list(range(10))
   assert [part[0]["mask"].sum() for part in parts] == [4, 4, 2, 0]
 
@@ -177,8 +193,8 @@ def test_evaluation_never_asks_for_padding():
   [
     (lambda s: s.train_batches(0, 0, 102), "batch size 102.* 1 to 101"),
     (lambda s: s.train_batches(0, 0, 0), "batch size 0.* 1 to 101"),
-    (lambda s: s.train_batches(0, 0, 10, 0, 4), "batch size 10 .* 4 processes"),
-    (lambda s: s.eval_batches("test", 10, 0, 4), "batch size 10 .* 4 processes"),
+    (lambda s: s.train_batches(0, 0, 4, np.array([1, 4])), "rows 1 to 4.* 0 to 3"),
+    (lambda s: s.eval_batches("test", 4, np.array([-1])), "rows -1 to -1.* 0 to 3"),
     (lambda s: s.eval_batches("test", 0), "batch size 0"),
     (lambda s: s.eval_batches("val", 4), "no split 'val'; there are: train, test"),
     (lambda s: s.train_batches(0, 0, 4, split="x"), "no split 'x'.*train, test"),

@@ -1,10 +1,12 @@
 """Asked to stop, several processes, and a peer that dies."""
 
+import functools
 import json
 import os
 import signal
 import threading
 
+import jax
 import numpy as np
 import pytest
 import tiny
@@ -82,10 +84,14 @@ def training(tmp_path, name, *flags):
   )
 
 
-def test_two_processes_give_the_numbers_of_one(tmp_path):
+@pytest.mark.parametrize(
+  "mesh", [(), ("interleaved",)], ids=["in order", "interleaved"]
+)
+def test_two_processes_give_the_numbers_of_one(tmp_path, mesh):
   results = []
   for processes in (1, 2):
-    ended = finish(start(tmp_path, *[("steps",)] * processes))
+    laid_out = mesh if processes == 2 else ()
+    ended = finish(start(tmp_path, *[(*laid_out, "steps")] * processes))
     assert all(code == 0 for code, _, _ in ended), ended
     shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
     assert all(each["values"] == shown[0]["values"] for each in shown)
@@ -93,10 +99,27 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
   (one, (whole,)), (two, parts) = results
   np.testing.assert_allclose(two, one, rtol=1e-10)
   assert one[0][0] > one[-1][0] + 0.01, "nothing was learnt: nothing was compared"
-  # Each process read its own half of every batch and no more.
+  # Each process read the rows of its own devices, two a device, and no more.
+  owner = np.repeat([0, 1, 1, 0, 0, 1, 0, 1] if mesh else [0] * 4 + [1] * 4, 2)
   for batch, *halves in zip(whole, *parts, strict=True):
-    assert [len(half) for half in halves] == [8, 8]
-    assert batch == sum(halves, [])
+    assert halves == [np.array(batch)[owner == p].tolist() for p in (0, 1)]
+
+
+def test_an_interleaved_mesh_leaves_each_image_with_its_own_features(tmp_path):
+  results = []
+  for command in [("by_position",)], [("interleaved", "by_position")] * 2:
+    ended = finish(start(tmp_path, *command))
+    assert all(code == 0 for code, _, _ in ended), ended
+    shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+    assert all(each == shown[0] for each in shown)
+    results.append(shown[0])
+  one, two = results
+  assert one["ids"] == two["ids"] == list(range(45))
+  assert one["ids of views"] == two["ids of views"] == list(range(64))
+  assert np.std(one["h"], axis=0).max() > 1e-3, "all alike: nothing was compared"
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), two, one
+  )
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_threads_put_each_image_in_its_place():
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_share_photographs(lazy, processes):
   def read(index, count, start=0):
-    stream = lazy.train_batches(3, start, 8, index, count)
+    stream = lazy.train_batches(3, start, 8, np.arange(8).reshape(count, -1)[index])
     return [batch for batch, _ in zip(stream, range(9 - start), strict=False)]
 
   assert lazy.num_examples("train") == 36
@@ -80,7 +80,8 @@ def test_processes_share_photographs(lazy, processes):
   for a, b in zip(again, parts[1][5:], strict=True):
     np.testing.assert_array_equal(a["image"], b["image"])
   # Evaluation sees each image once, padding masked.
-  parts = [list(lazy.eval_batches("test", 8, p, processes)) for p in range(processes)]
+  shares = np.arange(8).reshape(processes, -1)
+  parts = [list(lazy.eval_batches("test", 8, rows)) for rows in shares]
   seen = np.concatenate([b["id"][b["mask"]] for part in parts for b in part])
   assert sorted(seen) == list(range(12))
 
@@ -88,9 +89,9 @@ def test_processes_share_photographs(lazy, processes):
 def test_a_damaged_photograph_stops_every_process(folder, monkeypatch):
   monkeypatch.setattr(source_module, "IN_MEMORY_BYTES", 0)
   source = data.load(f"folder:{folder}", image_size=16)
-  for process in range(2):
+  for rows in np.arange(36).reshape(2, -1):
     with pytest.raises(InputError, match=r"99\.JPEG"):
-      stream = source.train_batches(0, 0, 36, process, 2)
+      stream = source.train_batches(0, 0, 36, rows)
       # In one of two epochs it is in this process's half, at the latest in 30.
       for _ in range(30):
         next(stream)

@@ -4,17 +4,22 @@ It runs in half the compile time of the real thing: two blocks for a ResNet-10's
 """
 
 import json
+import pathlib
 import runpy
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tiny
 
-from ncl_jax import cli, data, models, optimizers, sharding
+from ncl_jax import cli, data, explorer, models, optimizers, sharding
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
+from ncl_jax.data import dsprites
 from ncl_jax.data import source as source_module
+from ncl_jax.evaluators import disentangle, pairs, program
+from ncl_jax.explorer import runs
 
 
 def small(stem, width, dtype):
@@ -38,7 +43,7 @@ def steps(folder=""):
   step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
   state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
   state = jax.jit(lambda state: jax.tree.map(as_float64, state))(state)
-  batches = source.train_batches(0, 0, 16, jax.process_index(), jax.process_count())
+  batches = source.train_batches(0, 0, 16, sharding.process_rows(mesh, 16))
   values, read = [], []
   for _ in range(10):
     batch = next(batches)
@@ -52,6 +57,48 @@ def steps(folder=""):
   print(json.dumps({"values": values, "read": read}))
 
 
+def by_position():
+  """What pairs features with their images by position, printed as JSON; float64."""
+  source = data.subset(dsprites.load(16, ("orientation",)), train=64, test=45)
+  config = config_lib.defaults()
+  config.data.source, config.data.pair_factors = "dsprites", ("orientation",)
+  config.augment.update(crop_scale=(1.0, 1.0), flip=0.0, blur=0.0, jitter=0.0)
+  config.model.update(
+    backbone="resnet10", width=2, projector_hidden=16, projector_out=8, dtype="float64"
+  )
+  config.train.batch_size = config.eval.batch_size = 16
+  config_lib.set_method(config, "ncl")
+  config = config_lib.resolve(config, source)
+  mesh = sharding.make_mesh()
+  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = jax.jit(lambda tree: jax.tree.map(as_float64, tree))(variables)
+  found = program.extract(config, variables, source, "test", mesh)
+  two = program.extract_two_views(config, variables, source, "train", mesh)
+  pages = []
+  program.open_run = lambda *_, **__: program.Run(
+    config, variables, 0, source, mesh, pathlib.Path()
+  )
+  explorer.write = lambda _, page: pages.append(page)
+  runs.explore("", sepin=True)
+  (side,) = pages[0].sides
+  paired = pairs.evaluate(config, variables, source, mesh)
+  shown = {
+    "ids": found.ids,
+    "h": found.h,
+    "ids of views": two[1].ids,
+    "second views": two[1].z,
+    "disentangle": disentangle.evaluate(config, variables, source, mesh)["f"],
+    "pairs": {k: paired[k] for k in ("recall", "image", "dimensions")},
+    "explorer": [side.f, side.sepin, side.partners],
+  }
+  print(json.dumps(shown, default=lambda array: np.asarray(array).tolist()))
+
+
+def interleaved():
+  devices = np.array(jax.devices())[[0, 5, 4, 1, 2, 7, 3, 6]]
+  return jax.sharding.Mesh(devices, ("data",))
+
+
 def as_float64(x):
   return x.astype(jnp.float64) if x.dtype == jnp.float32 else x
 
@@ -62,7 +109,13 @@ if __name__ == "__main__":
   if mode == "lazily":  # nothing is small enough to be decoded as a whole
     source_module.IN_MEMORY_BYTES = 0
     mode = sys.argv.pop(1)
-  if mode == "steps":
+  if mode == "interleaved":  # as `jax.make_mesh` lays out most slices of a TPU
+    sharding.make_mesh = interleaved
+    mode = sys.argv.pop(1)
+  if mode == "by_position":
+    with jax.enable_x64(True):
+      cli.run(by_position)
+  elif mode == "steps":
     folder = "" if sys.argv[1].startswith("--") else sys.argv.pop(1)
     with jax.enable_x64(True):
       cli.run(lambda: steps(folder))

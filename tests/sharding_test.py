@@ -1,13 +1,16 @@
 """The mesh, and batches on it."""
 
+import importlib.util
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import topologies
+from jax.sharding import AxisType
 
-from ncl_jax import sharding
+from ncl_jax import plan, sharding
 from ncl_jax.errors import InputError
 
 
@@ -23,6 +26,52 @@ def test_a_batch_is_split_in_order():
 def test_a_mesh_of_some_devices():
   some = jax.devices()[2:4]
   assert list(sharding.make_mesh(some).devices.flat) == some
+  assert list(sharding.make_mesh(some[::-1]).devices.flat) == some
+
+
+class Chip:
+  """A device of another machine, as far as a mesh asks."""
+
+  def __init__(self, process_index, id):
+    self.process_index, self.id = process_index, id
+
+
+def test_devices_lie_in_the_order_of_their_processes():
+  # A v5e slice of 4 x 4 chips, as its topology lies.
+  owners = [0, 0, 1, 1, 1, 1, 0, 2, 3, 3, 3, 3, 2, 2, 2, 0]
+  chips = [Chip(process, 99 - i) for i, process in enumerate(owners)]
+  mesh = sharding.make_mesh(chips)
+  assert mesh.axis_types == (AxisType.Auto,) and mesh.axis_names == ("data",)
+  found = [(chip.process_index, chip.id) for chip in mesh.devices.flat]
+  assert found == sorted(found) and len(found) == 16
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
+@pytest.mark.parametrize("kind", ["v4", "v5e", "v5p", "v6e"])
+def test_processes_are_neighbours_on_every_slice_of_a_tpu(kind):
+  if kind in ("v4", "v5p"):
+    shapes = ["2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8"]
+  else:
+    shapes = ["2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"]
+  found = {shape: plan.devices(f"{kind}:{shape}") for shape in shapes}
+  found["two slices"] = topologies.get_topology_desc(
+    f"{kind}:{shapes[2]}", "tpu", num_slices=2
+  ).devices
+  for shape, devices in found.items():
+    mesh = sharding.make_mesh(devices)
+    order = [device.process_index for device in mesh.devices.flat]
+    assert order == sorted(order) and len(order) == len(devices), shape
+    assert {device.id for device in mesh.devices.flat} == {d.id for d in devices}
+
+
+def test_rows_of_a_process_follow_its_devices(monkeypatch):
+  mesh = jax.sharding.Mesh([Chip(p, p) for p in (0, 2, 2, 1, 0, 1)], ("data",))
+  rows = [[0, 1, 8, 9], [6, 7, 10, 11], [2, 3, 4, 5]]
+  for process, expected in enumerate(rows):
+    monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+    assert sharding.process_rows(mesh, 12).tolist() == expected
+  with pytest.raises(InputError, match="13.*6 devices.*12 or 18"):
+    sharding.process_rows(mesh, 13)
 
 
 def test_batches_must_be_shared_equally():

@@ -181,8 +181,7 @@ class Source:
     seed: int,
     start_step: int,
     batch_size: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: np.ndarray | None = None,
     split: str = "train",
     pairs: bool = False,
   ) -> Generator[Batch, None, None]:
@@ -194,19 +193,18 @@ class Source:
       seed: with the epoch, determines the order.
       start_step: the first step, counted from the start of training.
       batch_size: the global one, over all processes.
-      process_index: whose contiguous part of every global batch to give.
-      process_count: into how many parts a global batch is divided.
+      rows: int [n], which rows of every global batch to give; None for all.
       split: where the images come from.
       pairs: give image as [n, 2, H, W, C], each with its partner, where the split has
         partners; they depend on the seed and the step alone.
 
     Returns:
       Iterator of image uint8 [n, H, W, C], label int32 [n] and id int64 [n], the
-      position in the split; n = batch_size / process_count.
+      position in the split.
     """
     data = self.split(split)
     steps = self.steps_per_epoch(batch_size, split)
-    part = _part(batch_size, process_index, process_count)
+    part = _part(batch_size, rows)
     order = functools.lru_cache(maxsize=1)(
       lambda epoch: epoch_order(len(data), seed, epoch)
     )
@@ -225,40 +223,39 @@ class Source:
     return prefetch(batch, itertools.count(start_step))
 
   def eval_batches(
-    self, split: str, batch_size: int, process_index: int = 0, process_count: int = 1
+    self, split: str, batch_size: int, rows: np.ndarray | None = None
   ) -> Generator[Batch, None, None]:
     """Every image of a split exactly once, in order; the last batch is padded.
 
     Args:
       split: name of the split.
       batch_size: the global one; may exceed the split.
-      process_index: whose contiguous part of every global batch to give.
-      process_count: into how many parts a global batch is divided.
+      rows: int [n], which rows of every global batch to give; None for all.
 
     Returns:
       Iterator, equally long on every process, of image uint8 [n, H, W, C], label int32
       [n], id int64 [n], the position in the split, and mask bool [n]: False in padding
-      rows, which have label -1 and id -1; n = batch_size / process_count.
+      rows, which have label -1 and id -1.
     """
     data = self.split(split)
     if batch_size < 1:
       raise InputError(f"batch size {batch_size}; allowed: 1 or more")
-    part = _part(batch_size, process_index, process_count)
+    part = _part(batch_size, rows)
 
     def batch(step: int) -> Batch:
-      rows = step * batch_size + part
-      mask = rows < len(data)
-      real = rows[mask]
-      image = np.zeros((len(rows), *data.images.shape[1:]), np.uint8)
-      label = np.full(len(rows), UNLABELLED, np.int32)
+      ids = step * batch_size + part
+      mask = ids < len(data)
+      real = ids[mask]
+      image = np.zeros((len(ids), *data.images.shape[1:]), np.uint8)
+      label = np.full(len(ids), UNLABELLED, np.int32)
       if len(real):
-        image[: len(real)] = data.images[real]
-        label[: len(real)] = data.labels[real]
+        image[mask] = data.images[real]
+        label[mask] = data.labels[real]
       return {
         "image": image,
         "label": label,
         "mask": mask,
-        "id": np.where(mask, rows, -1),
+        "id": np.where(mask, ids, -1),
       }
 
     return prefetch(batch, range(-(-len(data) // batch_size)))
@@ -271,14 +268,13 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
   return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
-def _part(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
-  if batch_size % process_count:
+def _part(batch_size: int, rows: np.ndarray | None) -> np.ndarray:
+  part = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+  if part.size and not 0 <= part.min() <= part.max() < batch_size:
     raise InputError(
-      f"batch size {batch_size} cannot be divided among {process_count} processes;"
-      f" allowed: a multiple of {process_count}"
+      f"rows {part.min()} to {part.max()} of a batch; allowed: 0 to {batch_size - 1}"
     )
-  size = batch_size // process_count
-  return np.arange(process_index * size, (process_index + 1) * size)
+  return part
 
 
 def in_memory(source: Source) -> Source:

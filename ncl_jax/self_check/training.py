@@ -130,10 +130,8 @@ def prepared(config: ConfigDict) -> tuple[ConfigDict, Source]:
 
 def _batch(source: Source, mesh: Mesh, batch_size: int) -> Any:
   """The one batch on a mesh, of all processes or of this process alone."""
-  part = (jax.process_index(), jax.process_count())
-  if mesh.size == len(mesh.local_devices):
-    part = (0, 1)
-  batches = source.train_batches(0, 0, batch_size, *part)
+  own = sharding_lib.process_rows(mesh, batch_size)
+  batches = source.train_batches(0, 0, batch_size, own)
   batch = next(batches)
   batches.close()
   return sharding_lib.to_global(
