@@ -1,8 +1,11 @@
 """Devices: the mesh, how arrays lie on it, from host batch to global array."""
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -12,6 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ncl_jax.errors import InputError
 
 AXIS = "data"
+F = TypeVar("F", bound=Callable)
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -140,3 +144,63 @@ def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
       # jax has started already, in a notebook say: what is there is used.
       logging.info("jax is running already: its %d devices stay", jax.device_count())
   return jax.local_device_count("cpu")
+
+
+def on_any_mesh(rows: str = "") -> Callable[[F], F]:
+  """Makes a function of global arrays work on meshes with Explicit axes, too.
+
+  With such axes, which `jax.make_mesh` makes by default, every ambiguous operation must
+  state its sharding. Inside the function the axes are Auto and XLA chooses. On other
+  arrays the function runs as it is.
+
+  Args:
+    rows: the argument whose leading axis is that of the results, which then are split
+      as it is; "" = the results are whole on each device.
+
+  Returns:
+    A decorator.
+  """
+
+  def decorate(function: F) -> F:
+    signature = inspect.signature(function)
+    call = functools.partial(_with_auto_axes, function, signature, rows)
+
+    def wrapper(*args, **kwargs):
+      return call(*args, **kwargs)
+
+    # With the globals of its module, by which doctest knows a module's own functions.
+    local = types.FunctionType(
+      wrapper.__code__, function.__globals__, closure=wrapper.__closure__
+    )
+    return cast(F, functools.wraps(function)(local))
+
+  return decorate
+
+
+def _with_auto_axes(function, signature, rows, *args, **kwargs):
+  values = (*args, *kwargs.values())
+  mesh = next(filter(None, map(_explicit_mesh, values)), None)
+  if mesh is None:
+    return function(*args, **kwargs)
+  given = signature.bind(*args, **kwargs).arguments
+  arrays = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
+  spec = PartitionSpec()
+  if rows and _explicit_mesh(given[rows]):
+    spec = PartitionSpec(*jax.typeof(given[rows]).sharding.spec[:1])
+
+  def inside(arrays):
+    call = signature.bind(*args, **kwargs)
+    call.arguments.update(arrays)
+    return function(*call.args, **call.kwargs)
+
+  return jax.sharding.auto_axes(
+    inside, axes=mesh.explicit_axes, out_sharding=NamedSharding(mesh, spec)
+  )(arrays)
+
+
+def _explicit_mesh(x: Any) -> Any:
+  """The mesh of an array on Explicit axes; None for all else."""
+  if not isinstance(x, jax.Array):
+    return None
+  mesh = jax.typeof(x).sharding.mesh
+  return mesh if mesh.explicit_axes else None

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 
 from ncl_jax.losses.similarities import check_same_shape, check_views
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="predictions")
 def byol(predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike) -> jax.Array:
   """Squared distance of unit vectors, each view's prediction from the other's target.
 

@@ -7,8 +7,10 @@ from ncl_jax import checks
 from ncl_jax.losses import rows
 from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="za")
 def clip(
   za: jax.typing.ArrayLike,
   zb: jax.typing.ArrayLike,

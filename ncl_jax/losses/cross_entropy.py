@@ -7,8 +7,10 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import product
 from ncl_jax.numerics import at_least_float32
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="features")
 def scores(
   features: jax.typing.ArrayLike,
   prototypes: jax.typing.ArrayLike,
@@ -51,6 +53,7 @@ def scores(
   return out + jnp.asarray(bias)[None]
 
 
+@on_any_mesh(rows="features")
 def cross_entropy(
   features: jax.typing.ArrayLike,
   prototypes: jax.typing.ArrayLike,

@@ -7,8 +7,10 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import check_same_shape, check_views
 from ncl_jax.numerics import at_least_float32
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="student")
 def dino(
   student: jax.typing.ArrayLike,
   teacher: jax.typing.ArrayLike,
@@ -63,6 +65,7 @@ def dino(
   return -jnp.mean(jnp.sum(p[:, ::-1] * log_q, axis=2), axis=1)
 
 
+@on_any_mesh()
 def dino_centre(
   centre: jax.typing.ArrayLike, teacher: jax.typing.ArrayLike, momentum: float = 0.9
 ) -> jax.Array:

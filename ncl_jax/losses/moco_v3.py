@@ -11,8 +11,10 @@ from ncl_jax.losses.similarities import (
   product,
 )
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="queries")
 def moco_v3(
   queries: jax.typing.ArrayLike,
   keys: jax.typing.ArrayLike,

@@ -7,8 +7,10 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses import sharded, tiles, triangle
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="z")
 def nt_xent(
   z: jax.typing.ArrayLike,
   *,

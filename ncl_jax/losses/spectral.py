@@ -9,8 +9,10 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import PRECISIONS, check_views, product
 from ncl_jax.numerics import at_least_float32
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh()
 def spectral(
   z: jax.typing.ArrayLike,
   weights: jax.typing.ArrayLike | None = None,

@@ -7,8 +7,10 @@ from ncl_jax import checks
 from ncl_jax.losses import rows
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views, product
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 
+@on_any_mesh(rows="z")
 def sup_con(
   z: jax.typing.ArrayLike,
   labels: jax.typing.ArrayLike,
@@ -63,6 +65,7 @@ def sup_con(
   return rows.each(row, (numbers, f, label_of), block_size).reshape(-1, 2)
 
 
+@on_any_mesh(rows="z")
 def supervised_nt_xent(
   z: jax.typing.ArrayLike,
   labels: jax.typing.ArrayLike,

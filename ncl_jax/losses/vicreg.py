@@ -7,10 +7,12 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
 from ncl_jax.numerics import at_least_float32
+from ncl_jax.sharding import on_any_mesh
 
 EPSILON = 1e-4  # added to variances before the root, as in the paper
 
 
+@on_any_mesh()
 def vicreg(
   za: jax.typing.ArrayLike,
   zb: jax.typing.ArrayLike,

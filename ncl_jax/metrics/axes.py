@@ -14,10 +14,12 @@ from ncl_jax import checks
 from ncl_jax.metrics.consistency import activated
 from ncl_jax.metrics.rows import labelled
 from ncl_jax.numerics import at_least_float32, safe_divide
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 
 
+@on_any_mesh()
 def naming_accuracy(
   train_f: Array,
   train_labels: Array,
@@ -94,6 +96,7 @@ def naming_accuracy(
   return jnp.where(finite & (count > 0), accuracy, jnp.nan)
 
 
+@on_any_mesh()
 def energy_weighted_purity(
   f: Array, labels: Array, num_classes: int, *, budget: float
 ) -> jax.Array:
@@ -139,6 +142,7 @@ def energy_weighted_purity(
   return jnp.sum(energy * purity) / jnp.sum(energy)
 
 
+@on_any_mesh()
 def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.Array:
   """Share of the commonest class among the k largest values, for each of several k.
 
@@ -185,6 +189,7 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
   return jax.lax.map(of_dimension, f.T)
 
 
+@on_any_mesh()
 def consistency_at_same_activity(
   f: Array,
   other: Array,
@@ -234,6 +239,7 @@ def consistency_at_same_activity(
   return own, others
 
 
+@on_any_mesh()
 def axis_gain(
   measure: Callable[[jax.Array], Array], f: Array, key: Array, *, draws: int = 10
 ) -> tuple[jax.Array, jax.Array]:

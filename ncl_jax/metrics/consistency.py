@@ -12,11 +12,13 @@ import numpy as np
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted, labelled, largest
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 RULES = ("abs", "positive")
 
 
+@on_any_mesh()
 def class_consistency(
   f: Array,
   labels: Array,
@@ -60,6 +62,7 @@ def class_consistency(
   return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
 
 
+@on_any_mesh()
 def label_entropy(
   f: Array,
   labels: Array,
@@ -97,6 +100,7 @@ def label_entropy(
   return jnp.sum(jax.scipy.special.entr(share), axis=1)
 
 
+@on_any_mesh()
 def purity(
   f: Array,
   labels: Array,
@@ -138,6 +142,7 @@ def purity(
   return jnp.max(counts, axis=1) / jnp.sum(weight, axis=0)
 
 
+@on_any_mesh(rows="f")
 def activated(
   f: Array, budget: float = 0.03, *, where: Array | None = None
 ) -> jax.Array:

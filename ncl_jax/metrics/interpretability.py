@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 
 
+@on_any_mesh()
 def sparsity(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:
@@ -42,6 +44,7 @@ def sparsity(
   return jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid)
 
 
+@on_any_mesh(rows="f")
 def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.Array:
   """Number of active dimensions of each sample: `#(d: |f_nd| > threshold)`.
 
@@ -63,6 +66,7 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
   return jnp.sum(jnp.abs(f) > threshold, axis=1, dtype=jnp.int32)
 
 
+@on_any_mesh()
 def live_dimensions(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:
@@ -86,6 +90,7 @@ def live_dimensions(
   return jnp.any(jnp.abs(f) > threshold, axis=0)
 
 
+@on_any_mesh()
 def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
   """Counts the samples that a map has emptied: every dimension exactly 0.
 
@@ -106,6 +111,7 @@ def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.sum(valid & jnp.all(f == 0, axis=1), dtype=jnp.int32)
 
 
+@on_any_mesh()
 def correlation(f: Array, *, where: Array | None = None) -> jax.Array:
   """Correlation of dimensions: `C = F~^T F~`, unit-norm columns, not centred.
 
@@ -127,6 +133,7 @@ def correlation(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.matmul(unit.T, unit, precision="highest")
 
 
+@on_any_mesh()
 def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   """Mean correlation of live dimensions: mean of `|C - I|`, C = `correlation(f)`.
 
@@ -152,6 +159,7 @@ def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.sum(error) / jnp.sum(live) ** 2
 
 
+@on_any_mesh()
 def spectral_entropy(f: Array, *, where: Array | None = None) -> jax.Array:
   """Entropy of the normalised singular values: `-sum p log p`, `p = s / sum s`.
 
@@ -180,6 +188,7 @@ def spectral_entropy(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.sum(jax.scipy.special.entr(s / jnp.sum(s)))
 
 
+@on_any_mesh()
 def effective_rank(f: Array, *, where: Array | None = None) -> jax.Array:
   """Number of directions in use: the exponential of `spectral_entropy`.
 
@@ -202,6 +211,7 @@ def effective_rank(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.exp(spectral_entropy(f, where=where))
 
 
+@on_any_mesh()
 def expected_activation(f: Array, *, where: Array | None = None) -> jax.Array:
   """Mean activation of each dimension: `EA_d = mean_n f_nd / |f_n|`.
 
@@ -224,6 +234,7 @@ def expected_activation(f: Array, *, where: Array | None = None) -> jax.Array:
   return jnp.sum(l2_normalize(f), axis=0) / jnp.sum(valid)
 
 
+@on_any_mesh()
 def view_agreement(
   f_a: Array, f_b: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:

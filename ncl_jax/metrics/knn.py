@@ -9,11 +9,13 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import largest, map_rows, starts
 from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 DISTANCES = ("cosine", "euclidean")
 
 
+@on_any_mesh(rows="f")
 def knn_predict(
   train_f: Array,
   train_labels: Array,
@@ -58,6 +60,7 @@ def knn_predict(
   return jnp.where(jnp.max(votes, axis=1) > 0, best, -1)
 
 
+@on_any_mesh(rows="f")
 def knn_scores(
   train_f: Array,
   train_labels: Array,
@@ -107,6 +110,7 @@ def knn_scores(
   return _votes(*_checked(*arguments, block_size))
 
 
+@on_any_mesh()
 def knn_predict_grid(
   train_f: Array,
   train_labels: Array,

@@ -9,10 +9,12 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import largest, map_rows
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 
 
+@on_any_mesh(rows="f")
 def retrieval(
   f: Array,
   labels: Array,

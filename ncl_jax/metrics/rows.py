@@ -81,7 +81,9 @@ def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
   >>> largest(jnp.array([[3.0, 1.0, 2.0]]), 2)[1].tolist()
   [[0, 2]]
   """
-  return jax.lax.optimization_barrier(jax.lax.top_k(x, k))
+  values, indices = jax.lax.top_k(x, k)
+  # One barrier for both ends the process in XLA if the rows are split over devices.
+  return jax.lax.optimization_barrier(values), jax.lax.optimization_barrier(indices)
 
 
 def starts(n: int, size: int) -> np.ndarray:

@@ -7,10 +7,12 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted
 from ncl_jax.numerics import l2_normalize
+from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
 
 
+@on_any_mesh()
 def sepin(
   f_a: Array,
   f_b: Array,
@@ -68,6 +70,7 @@ def sepin(
   return _sepin(l2_normalize(a), l2_normalize(b), valid, temperature, renormalize)
 
 
+@on_any_mesh()
 def sepin_at(
   scores: Array, k: int | None = None, *, ranked_by: Array | None = None
 ) -> jax.Array:
