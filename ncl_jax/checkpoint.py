@@ -239,7 +239,14 @@ def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
 def _manager(folder: pathlib.Path, **options: Any) -> Any:
   import orbax.checkpoint as ocp
 
-  return ocp.CheckpointManager(
+  class Manager(ocp.CheckpointManager):
+    def reached_preemption(self, step: int) -> bool:
+      # JAX's service agrees on a number after the highest that any process asked with.
+      # `distributed.StopRequests` counts its questions; a training step among them
+      # would be a number that no process reaches, and the request would be lost.
+      return False
+
+  return Manager(
     folder,
     options=ocp.CheckpointManagerOptions(**options),
     # Named here, so that an item's shapes can be read before anything is restored.

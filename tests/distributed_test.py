@@ -3,8 +3,10 @@
 import functools
 import json
 import os
+import shutil
 import signal
 import threading
+import time
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import tiny
 from processes import finish, start, wait_for_step
 
-from ncl_jax import distributed, writer
+from ncl_jax import checkpoint, distributed, writer
 from ncl_jax.errors import InputError
 
 
@@ -105,6 +107,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, mesh):
     assert halves == [np.array(batch)[owner == p].tolist() for p in (0, 1)]
 
 
+@pytest.mark.slow
 def test_an_interleaved_mesh_leaves_each_image_with_its_own_features(tmp_path):
   results = []
   for command in [("by_position",)], [("interleaved", "by_position")] * 2:
@@ -158,6 +161,48 @@ def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
   assert "another task died" in err or "Gloo" in err, err
   logged = [row["step"] for row in writer.read(file)]
   assert logged == sorted(set(logged)) and step in range(logged[-1])
+
+
+@pytest.mark.slow
+def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
+  peace, work, folder = (tmp_path / name for name in ("peace", "work", "held"))
+  flags = (
+    "--config.train.epochs=8",
+    "--config.train.checkpoint_every_epochs=1",
+    "--config.train.keep_checkpoints=8",
+  )
+  command = training(tmp_path, "peace", *flags)
+  ended = finish(start(tmp_path, command, command))
+  assert [code for code, _, _ in ended] == [0, 0], ended
+  # A run that goes on: steps are counted from its beginning, not from this start.
+  shutil.copytree(peace, work)
+  for step in range(15, 25, 3):
+    shutil.rmtree(work / "checkpoints" / str(step))
+  folder.mkdir()
+  command = training(tmp_path, "work", *flags)
+  running = start(tmp_path, ("held", str(folder), *command), command)
+  while not (folder / "held").exists():
+    assert all(process.poll() is None for process in running)
+    time.sleep(0.1)
+  time.sleep(2)  # the other process is inside Orbax by now
+  running[0].send_signal(signal.SIGTERM)
+  time.sleep(1)
+  (folder / "go").touch()
+  ended = finish(running)
+  assert [code for code, _, _ in ended] == [143, 143], ended
+  (stopped,) = {int(err.split("after step ")[-1].split()[0]) for _, _, err in ended}
+  assert 15 <= stopped < 24 and stopped in checkpoint.steps(work)
+  ended = finish(start(tmp_path, command, command))
+  assert [code for code, _, _ in ended] == [0, 0], ended
+  one, other = (
+    checkpoint.digest(checkpoint.load_model(path, None, on_one(), 24)[0])
+    for path in (peace, work)
+  )
+  assert one == other
+
+
+def on_one():
+  return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 def test_processes_that_were_given_different_settings_are_told(tmp_path):
