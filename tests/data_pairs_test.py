@@ -134,7 +134,7 @@ WRONG = [
   ({"train_captions": np.array([b"\xff"] * 9)}, "not UTF-8"),
   ({"train_captions": np.array(["a", 1] * 4 + [None], object)}, "never read"),
   ({"test_partners": np.zeros((5, 4, 5, 3), np.uint8)}, r"images of \(4, 5, 3\)"),
-  ({"test_labels_size": np.array([10**6] * 5)}, "label 1000000 in"),
+  ({"test_labels_size": np.array([10**6] * 5)}, "label 1000000 with 14"),
 ]
 
 

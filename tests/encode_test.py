@@ -137,7 +137,7 @@ def test_labels_and_pairs_come_from_the_file(
   [
     ([], "--input is missing"),
     (["--input=none.npy"], "--encoder is missing"),
-    (["--input={f}/none.npy", "--encoder={f}/e.safetensors"], "no such file"),
+    (["--input={f}/none.npy", "--encoder={f}/e.safetensors"], "no file "),
     (["--input={f}/e.safetensors", "--encoder={f}/e.safetensors"], "no .npy or .npz"),
     (["--input={f}/x.npz", "--encoder={f}/none.safetensors"], "no such file"),
     (["--input={f}/x.npz", "--encoder={f}/e.npz"], "must end in .safetensors"),

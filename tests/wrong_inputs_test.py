@@ -211,7 +211,7 @@ def folder(*names):
 
 for says, make in [
   (["no folder P/set"], lambda place: None),
-  (["no folder P/set"], lambda place: (place / "set").write_text("x")),
+  (["folder:P/set is a file"], lambda place: (place / "set").write_text("x")),
   (["no images in P/set", "PATH/CLASS"], lambda place: (place / "set").mkdir()),
   (
     ["no images in P/set", ".jpg"],
@@ -261,7 +261,7 @@ for says, make in [
   (["channels to the end"], npz(images=np.zeros((9, 3, 8, 8), np.uint8))),
   (["NaN", "0..1"], npz(images=np.full((9, 8, 8), np.nan))),
   (["255.0", "divide them by 255"], npz(images=np.full((9, 8, 8), 255.0))),
-  (["bool", "uint8"], npz(images=PIXELS > 9)),
+  (["complex128", "0..65535"], npz(images=PIXELS * 1j)),
   (["Python objects", "never"], npz(images=np.array([None, 1]))),
   (
     ["Python objects", "numpy.array(names"],
@@ -269,6 +269,8 @@ for says, make in [
   ),
   (["float64", "whole numbers"], npz(images=PIXELS, labels=LABELS + 0.5)),
   (["24 images but 23 labels"], npz(images=PIXELS, labels=LABELS[1:])),
+  (["-1 and 1 alone", "0 and 1"], npz(images=PIXELS, labels=LABELS % 2 * 2 - 1)),
+  (["one-hot", "argmax"], npz(images=PIXELS, labels=np.eye(9)[LABELS % 9])),
   (["-2", "or -1"], npz(images=PIXELS, labels=LABELS - 2)),
   (["1000001", "0 to K-1"], npz(images=PIXELS, labels=LABELS + 10**6)),
   (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from ncl_jax import paths
-from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, tfds
+from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, suspicious, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, only_classes, stratified, subset
@@ -34,6 +34,9 @@ FORMS = (
   "tfds:NAME",
   "pairs:FILE.npz",
 )
+
+
+LARGEST_SIDE = 4096  # pixels of an image as stored
 
 
 def load(
@@ -68,9 +71,9 @@ def load(
   Raises:
     InputError: for anything that is not as it should be.
   """
-  if image_size < 0:
+  if not 0 <= image_size <= LARGEST_SIDE:
     raise InputError(
-      f"image size {image_size}; allowed: 1 or more, or 0 for as they are"
+      f"image size {image_size}; allowed: 1 to {LARGEST_SIDE}, or 0 for as they are"
     )
   check(spec)
   kind, _, place = spec.partition(":")
@@ -111,6 +114,8 @@ def load(
     source.num_classes,
     "" if source.num_classes else " (unlabelled)",
   )
+  for warning in suspicious.found(source):
+    logging.warning("%s: %s", source.name, warning)
   return source
 
 

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import pathlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,6 +22,9 @@ ON_BAD_IMAGE = ("stop", "skip")
 
 # A run's work directory holds this file; its figures are no training images.
 RUN_MARK = "config.json"
+
+# Of the endings that are looked for.
+COMMON = (".jpg", ".png", ".webp", ".avif", ".tif", ".gif", ".bmp")
 
 # The key of images that lie in no class folder.
 NO_CLASS = ""
@@ -56,6 +59,8 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
     raise InputError(
       f"on_bad_image {on_bad_image!r}; allowed: {', '.join(ON_BAD_IMAGE)}"
     )
+  if path.is_file():
+    raise InputError(f"folder:{path} is a file; allowed: a folder of images")
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"
@@ -64,7 +69,8 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if others:
     kinds = ", ".join(f"{count} {end}" for end, count in others.most_common(8))
     logging.warning(
-      "%s: files of no kind of image known here left out: %s", name, kinds
+      "%s: files of no kind of image known here left out: %s%s",
+      *(name, kinds, _heic(others)),
     )
   if on_bad_image == "skip":
     bad = decode.unreadable(_join([*train.values(), *test.values()]))
@@ -74,17 +80,20 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
       logging.warning("%s: %d unreadable images left out:\n%s", name, len(bad), lines)
   if not train:
     raise InputError(
-      f"no images in {path}; looked for {', '.join(sorted(decode.EXTENSIONS))} in"
-      " PATH/train/CLASS and PATH/test/CLASS, in PATH/CLASS, and in PATH"
+      f"no images in {path}; looked for {', '.join(COMMON)} and the other endings that"
+      " Pillow reads, in PATH/train/CLASS and PATH/test/CLASS, in PATH/CLASS, and in "
+      "PATH"
+      f"{_heic(others)}"
     )
 
   classes = class_names.ordered({*train, *test} - {NO_CLASS})
   size = image_size or decode.file_side(_join(train.values()))
   if not image_size:
     logging.info("%s: image size %d, the median shorter side", name, size)
-  splits = {"train": _split(train, classes, size)}
+  white = decode.white(_join(train.values()), name)
+  splits = {"train": _split(train, classes, size, white)}
   if test:
-    splits["test"] = _split(test, classes, size)
+    splits["test"] = _split(test, classes, size, white)
   else:
     splits = divide(splits["train"], name, _names(splits["train"], path))
   same = duplicates.copies(_join([*train.values(), *test.values()]))
@@ -95,9 +104,21 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   return Source(name, splits, classes, divided=not test, names=names)
 
 
+def _heic(others: Counter[str]) -> str:
+  """What to do about pictures of a telephone, if there are some."""
+  count = sum(others[end] for end in decode.HEIC_ENDINGS)
+  return f"; each of the {count} HEIC files is {decode.HEIC}" if count else ""
+
+
 def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listing]:
   """Train and test files by class; test is empty where no folder matches train."""
-  folders = {folder.name.lower(): folder for folder in _folders(path)}
+  folders: dict[str, pathlib.Path] = {}
+  for folder in _folders(path):
+    twin = folders.setdefault(folder.name.lower(), folder)
+    if twin != folder and folder.name.lower() in (*TRAIN_NAMES, *TEST_NAMES):
+      raise InputError(
+        f"{path} has the folders {twin.name} and {folder.name}; allowed: one of them"
+      )
   train_folder = next((folders[n] for n in TRAIN_NAMES if n in folders), None)
   if train_folder is None:
     if folders and set(folders) <= set(TEST_NAMES):
@@ -155,7 +176,7 @@ def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
     end = os.path.splitext(name)[1].lower()
     if name.startswith("."):
       continue
-    if end in decode.EXTENSIONS:
+    if end in decode.extensions():
       found.append(name)
     else:
       others[end or "without ending"] += 1
@@ -189,14 +210,16 @@ def _without(listing: Listing, bad: dict[str, str]) -> Listing:
   return {name: files for name, files in kept.items() if files}
 
 
-def _split(listing: Listing, classes: tuple[str, ...], size: int) -> Split:
+def _split(listing: Listing, classes: tuple[str, ...], size: int, white: int) -> Split:
   """The files in the order of the classes."""
   if NO_CLASS in listing:
     files = listing[NO_CLASS]
-    return Split(decode.Files(files, size), np.full(len(files), UNLABELLED, np.int32))
+    return Split(
+      decode.Files(files, size, white), np.full(len(files), UNLABELLED, np.int32)
+    )
   groups = [listing.get(name, []) for name in classes]
   labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(g) for g in groups])
-  return Split(decode.Files(_join(groups), size), labels)
+  return Split(decode.Files(_join(groups), size, white), labels)
 
 
 def _files(split: Split) -> list[str]:
@@ -225,5 +248,15 @@ def _report_classes(name: str, classes: tuple[str, ...], splits: dict[str, Split
     missing = [c for k, c in enumerate(classes) if k not in present]
     if missing:
       logging.warning("%s: no %s images of %s", name, split, ", ".join(missing))
+  twins = defaultdict(list)
+  for found in classes:
+    twins[found.lower()].append(found)
+  for alike in twins.values():
+    if len(alike) > 1:
+      logging.warning(
+        "%s: the classes %s differ in capitals alone; where file names have no "
+        "capitals (macOS, Windows) they would be one",
+        *(name, " and ".join(alike)),
+      )
   if len(classes) == 1:
     logging.warning("%s: one class only, %r; is PATH a level too high?", name, *classes)

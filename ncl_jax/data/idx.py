@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 
+from ncl_jax.data import labels as labels_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
@@ -36,9 +37,11 @@ def load(folder: pathlib.Path, image_size: int = 0) -> Source:
     folder: where the files are.
     image_size: side in pixels; 0 = as they are.
   """
+  if folder.is_file():
+    raise InputError(f"idx:{folder} is a file; allowed: the folder of the four files")
   if not folder.is_dir():
     raise InputError(f"no folder {folder}")
-  splits = {}
+  pixels, labels_of = {}, {}
   for split, prefix in PREFIXES.items():
     images_file = _find(folder, f"{prefix}-images", "idx3-ubyte")
     labels_file = _find(folder, f"{prefix}-labels", "idx1-ubyte")
@@ -48,13 +51,15 @@ def load(folder: pathlib.Path, image_size: int = 0) -> Source:
         f"{len(images)} images in {images_file} but {len(labels)} labels in"
         f" {labels_file}"
       )
-    splits[split] = Split(
-      square(images[..., None], image_size), labels.astype(np.int32)
-    )
+    pixels[split], labels_of[split] = square(images[..., None], image_size), labels
 
-  num_classes = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
-  names = tuple(str(k) for k in range(num_classes))
-  if "fashion" in str(folder).lower() and num_classes <= len(FASHION):
+  numbers, names = labels_lib.numbered(
+    {f"{split} labels": labels for split, labels in labels_of.items()}, f"{folder}"
+  )
+  splits = {
+    split: Split(images, numbers[f"{split} labels"]) for split, images in pixels.items()
+  }
+  if "fashion" in str(folder).lower() and len(names) <= len(FASHION):
     names = FASHION
   return Source(f"idx:{folder}", splits, names)
 

@@ -6,6 +6,8 @@ import pathlib
 import numpy as np
 
 from ncl_jax.data import arrays as arrays_lib
+from ncl_jax.data import labels as labels_lib
+from ncl_jax.data import npz
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
@@ -38,7 +40,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     InputError: for a file, an array or a length that is not as it should be.
   """
   name = f"pairs:{path}"
-  arrays = arrays_lib.read(path)
+  arrays = npz.read(path)
   texts = any(key in arrays for key in ("train_texts", "texts"))
   first = "texts" if texts else "images"
   if texts and any(key in arrays for key in ("train_images", "images")):
@@ -49,12 +51,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   if texts and (image_size or "partners" in kinds):
     wrong = f"image size {image_size}" if image_size else "partners, which are images,"
     raise InputError(f"{path} holds texts, and {wrong}: allowed are captions, size 0")
-  levels = {
-    key.removeprefix(f"{prefix}labels")
-    for prefix in prefixes.values()
-    for key in arrays
-    if key == f"{prefix}labels" or key.startswith(f"{prefix}labels_")
-  }
+  levels = set(arrays_lib.levels_of(arrays, [f"{p}labels" for p in prefixes.values()]))
   needed = [first, *kinds, *(f"labels{level}" for level in sorted(levels))]
   missing = [
     p + key for p in prefixes.values() for key in needed if p + key not in arrays
@@ -73,16 +70,14 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   names = {}
   for level in sorted(levels):
     keys = [f"{prefix}labels{level}" for prefix in prefixes.values()]
-    named = arrays_lib.number_names(arrays, keys, path)
-    for key in keys:
-      arrays[key] = arrays_lib.checked_labels(arrays[key], f"{key} in {path}")
-    count = 1 + max(int(arrays[key].max(initial=-1)) for key in keys)
-    if count > max(1000, sum(len(arrays[key]) for key in keys)):
-      raise InputError(
-        f"{path}: label {count - 1} in {', '.join(keys)}; allowed: 0 to K-1 for K "
-        "classes"
-      )
-    names[level] = named or tuple(str(k) for k in range(count))
+    found, names[level] = labels_lib.numbered({k: arrays[k] for k in keys}, f"{path}")
+    arrays.update(found)
+  pictures = [p + kind for p in prefixes.values() for kind in ("images", "partners")]
+  arrays.update(
+    arrays_lib.checked_images(
+      {k: arrays[k] for k in pictures if k in arrays}, f"{path}"
+    )
+  )
 
   splits = {
     part: _split(arrays, p, first, levels, path, image_size)
@@ -104,9 +99,7 @@ def _split(
   image_size: int,
 ) -> Split:
   """One part of the file, its lengths compared."""
-  raw = arrays_lib.checked_images(
-    arrays[f"{prefix}images"], f"{prefix}images in {path}"
-  )
+  raw = arrays[f"{prefix}images"]
   for key in (*KINDS, *(f"labels{level}" for level in levels)):
     found = arrays.get(prefix + key)
     if found is not None and (found.ndim == 0 or len(found) != len(raw)):
@@ -121,7 +114,7 @@ def _split(
   give = None
   if partners is not None:
     what = f"{prefix}partners in {path}"
-    others = square(arrays_lib.checked_images(partners, what), image_size)
+    others = square(partners, image_size)
     if others.shape != images.shape:
       raise InputError(
         f"{what} has images of {others.shape[1:]}; allowed: {images.shape[1:]}, as in "

@@ -128,6 +128,24 @@ class Source:
       return f"texts of at most {math.prod(self.image_shape)} bytes"
     return f"images {'x'.join(map(str, self.image_shape))}"
 
+  @property
+  def kind(self) -> str:
+    """What the examples are, in a word."""
+    return "texts" if self.texts else "images"
+
+  def unseen(self, split: str = "test") -> tuple[int, list[int]]:
+    """Examples of a split whose class no training example has.
+
+    Nothing that learns from the training labels can name their class: in accuracies
+    they count as errors.
+
+    Returns:
+      (number of examples, their classes).
+    """
+    labels = self.split(split).labels
+    new = (labels >= 0) & ~np.isin(labels, self.split("train").labels)
+    return int(new.sum()), np.unique(labels[new]).tolist()
+
   def split(self, name: str) -> Split:
     """The split of that name."""
     if name not in self.splits:

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from ncl_jax import checks, nonneg
+from ncl_jax.data import labels as labels_lib
 from ncl_jax.errors import InputError
 
 POSITIVES = ("views", "pairs", "labels")
@@ -44,7 +45,8 @@ def numbered(y: Any, rows: int) -> np.ndarray:
   """Labels by number.
 
   Args:
-    y: labels [N], of any type; of numbers -1 is no label.
+    y: labels [N], whole numbers or names, see `data.labels`; -1, NaN, None and "" are
+      no label.
     rows: N.
 
   Returns:
@@ -57,12 +59,17 @@ def numbered(y: Any, rows: int) -> np.ndarray:
     raise InputError(
       "positives = 'labels' requires y to be passed, but the target y is None"
     )
-  labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
-  if labels.shape != (rows,):
-    raise InputError(f"y has shape {labels.shape}: it must be ({rows},), a label a row")
-  names, numbers = np.unique(labels, return_inverse=True)
-  if names.dtype.kind in "iuf":
-    numbers = np.where(labels == -1, -1, numbers)
+  y = check_array(
+    y, ensure_2d=False, dtype=None, input_name="y", ensure_all_finite="allow-nan"
+  )
+  if y.shape != (rows,):
+    raise InputError(f"y has shape {y.shape}: it must be ({rows},), a label a row")
+  labels = labels_lib.parse(y, "y")
+  labels_lib.check_coding([labels], "y")
+  numbers = np.full(rows, -1)
+  names, numbers[~labels.missing] = np.unique(
+    labels.values[~labels.missing], return_inverse=True
+  )
   if (np.bincount(numbers[numbers >= 0], minlength=1) < 2).all():
     raise InputError(f"y: none of the {len(names)} labels has two rows: no positives")
   return numbers.astype(np.int32)

@@ -1,6 +1,5 @@
 """What `launch.encode` does: embeddings in, codes out, and a table of them."""
 
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import scipy.sparse
 from ml_collections import ConfigDict
 
 from ncl_jax import checks, interop, paths
+from ncl_jax.data import npz
 from ncl_jax.encoder.estimator import NonNegativeEncoder
 from ncl_jax.encoder.search import InvertedIndex, nearest, recall
 from ncl_jax.errors import InputError
@@ -181,13 +181,7 @@ def _fit(made, x, arrays, labels, held, file) -> None:
 def _read(file: str, array: str) -> dict[str, np.ndarray]:
   """The arrays of a file; of an .npy its one, under the name asked for."""
   path = paths.local(file.removeprefix("arrays:"))
-  if not path.is_file():
-    raise FileNotFoundError(f"{path}: there is no such file")
-  try:
-    opened = np.load(path, allow_pickle=False)
-    arrays = {array: opened} if isinstance(opened, np.ndarray) else dict(opened)
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    raise InputError(f"{path} is no .npy or .npz file of numbers: {error}") from error
+  arrays = npz.read(path, only=array)
   if array not in arrays:
     raise InputError(
       f"{path} has no array {array!r} but {', '.join(arrays)}: choose by --array"

@@ -1,0 +1,44 @@
+"""What no set should be, and is taken all the same: told once, when it is opened."""
+
+import numpy as np
+
+from ncl_jax.data.decode import spread
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+
+IMAGES = 64  # looked at
+DARK = 32  # the largest value of all these images lies below it
+
+
+def found(source: Source) -> list[str]:
+  """Sentences, one about each oddity: images alike or dark, classes never trained on.
+
+  Args:
+    source: of which up to `IMAGES` training images are looked at.
+  """
+  sentences = []
+  rows = np.array(spread(source.num_examples("train"), IMAGES))
+  try:
+    images = source.split("train").images[rows]
+  except InputError:
+    return []  # a damaged image is told by whoever needs it
+  if len(images) > 1 and (images == images[:1]).all():
+    sentences.append(
+      f"{len(images)} of {len(images)} training {source.kind} looked at are the same: a"
+      " contrastive loss stays at the logarithm of the number of candidates"
+    )
+  if not source.texts and images.max() < DARK:
+    sentences.append(
+      f"the brightest of {len(images)} training images has the value {images.max()} of "
+      "255: are they stored in fewer bits? Rescale them, so that white is 255"
+    )
+  count, classes = source.unseen()
+  if count:
+    names = ", ".join(source.class_names[k] for k in classes[:5])
+    more = ", ..." if len(classes) > 5 else ""
+    sentences.append(
+      f"{count} of {np.sum(source.split('test').labels >= 0)} labelled test "
+      f"{source.kind} are of {len(classes)} classes without a training image ({names}"
+      f"{more}): classifiers and neighbours cannot name them, and they count as errors"
+    )
+  return sentences
