@@ -7,7 +7,6 @@ same folder, as often as --repeats says, and prints where the seconds went until
 first step was done.
 """
 
-import json
 import os
 import pathlib
 import statistics
@@ -16,6 +15,7 @@ import sys
 import tempfile
 
 from benchmarks import measure
+from ncl_jax import writer
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -64,8 +64,7 @@ def start(config, cache, name):
       "JAX_PLATFORMS": "cpu",
     }
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    line = (workdir / "speed.jsonl").read_text().splitlines()[0]
-    return json.loads(line)["seconds"]
+    return writer.read(workdir / "speed.jsonl")[0]["seconds"]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from absl import flags
 
 from ncl_jax import cli
 
+cli.define_data_source()
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
 _VERSUS = flags.DEFINE(cli.PATH, "versus", "", "directory of another, to compare with")
 _STEP = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")

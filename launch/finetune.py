@@ -5,7 +5,8 @@
 
 30 epochs, and what else is not given as the paper has it for the network's kind. The
 result is a line of WORKDIR/eval/finetune.jsonl; the checkpoint itself is left as it is.
-Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finetune/.
+Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finetune/;
+with other data, settings or code it begins anew.
 """
 
 from ncl_jax import cli, paths

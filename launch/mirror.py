@@ -4,7 +4,9 @@
 
 TensorBoard's files go to WORKDIR/tensorboard (pip install '.[tensorboard]'); with
 --to=wandb a run of the project ncl_jax is made (pip install '.[wandb]';
-WANDB_MODE=offline needs no account). --follow goes on until the run is complete.
+WANDB_MODE=offline needs no account). --follow goes on until the run is complete. Called
+again, it copies what is new, to the same run; remove WORKDIR/TARGET.copied.json to copy
+everything anew.
 """
 
 from absl import flags

@@ -17,6 +17,7 @@ from ncl_jax import cli
 from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "config file")
+cli.define_data_source()
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", "", "or: directory of a training run")
 _OUT = flags.DEFINE(
   cli.PATH, "out", "", "the file; default: views.png, or in --workdir"

@@ -9,9 +9,14 @@ second, and the first step of a new run need not wait for it.
 """
 
 import contextlib
+import errno
+import fcntl
 import functools
 import hashlib
+import itertools
+import os
 import pathlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,27 +26,76 @@ from absl import logging
 from jax.sharding import Sharding
 
 from ncl_jax import paths
-from ncl_jax.errors import InputError, SaveError
+from ncl_jax.errors import InputError, SaveError, naming
 
 FOLDER = "checkpoints"
+LOCK = ".checkpoints.lock"
+
+# What flock raises on file systems that have none, such as Lustre without its option.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+@contextlib.contextmanager
+def lock(file: pathlib.Path, use: str) -> Iterator[None]:
+  """Keeps other processes out of a directory.
+
+  The lock is the kernel's: it ends with its process, however that ends. Where the file
+  system has no locks, a warning says so and the caller goes on.
+
+  Args:
+    file: made if need be; holds a line about the holder, for people.
+    use: what the directory is used for, for the message.
+
+  Raises:
+    InputError: if a living process holds it, naming that.
+  """
+  with file.open("a+", encoding="utf-8") as opened:
+    # Not around the yield: an error of what is done under the lock has another file.
+    with naming(file):
+      try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        opened.seek(0)
+        raise InputError(
+          f"{file.parent} is in use: {opened.read().strip() or 'another process'} is "
+          f"{use} there. Wait for it, stop it, or choose another --workdir"
+        ) from None
+      except OSError as error:
+        if error.errno not in _NO_LOCKS:
+          raise
+        logging.warning(
+          "%s cannot be locked: its file system has no locks (%s). Start no other "
+          "program that writes to %s",
+          *(file, error.strerror, file.parent),
+        )
+      opened.truncate(0)
+      opened.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+      opened.flush()
+    yield
 
 
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
 
   What a copy left half-copied is put aside, and what a kill left half-written removed
-  at the first save or restore, so one run at a time may hold them.
+  at the first save or restore, so one process at a time may hold them.
 
   Args:
     workdir: of the run; the checkpoints lie in its folder `checkpoints`.
     keep: how many of the newest to keep.
+
+  Raises:
+    InputError: if another process holds them.
   """
 
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
     self._folder, self._keep = _folder(workdir), keep
     self._saving: int | None = None
+    self._held = contextlib.ExitStack()
     if jax.process_index() == 0:
       self._folder.mkdir(parents=True, exist_ok=True)
+      place = self._folder.with_name(LOCK)
+      self._held.enter_context(lock(place, "writing checkpoints"))
       _put_aside_incomplete(self._folder)
 
   @functools.cached_property
@@ -61,9 +115,10 @@ class Checkpoints:
     return self
 
   def __exit__(self, *unused: object) -> None:
-    self.wait()
-    if "_manager" in vars(self):
-      self._manager.close()
+    with self._held:
+      self.wait()
+      if "_manager" in vars(self):
+        self._manager.close()
 
   def latest_step(self) -> int | None:
     """The newest complete checkpoint's step, or None."""
@@ -266,9 +321,15 @@ def _put_aside_incomplete(folder: pathlib.Path) -> None:
   """Orbax would take such a folder for the newest and save none before it."""
   for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
     if entry.name.isdigit() and not _is_complete(entry):
-      aside = entry.with_name(f"incomplete-{entry.name}")
+      aside = _free(entry.with_name(f"incomplete-{entry.name}"))
       logging.warning("the checkpoint %s is not complete: now %s", entry, aside.name)
       entry.rename(aside)
+
+
+def _free(path: pathlib.Path) -> pathlib.Path:
+  """The path, or with the first number after it that nothing has yet."""
+  numbered = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+  return next(p for p in itertools.chain([path], numbered) if not p.exists())
 
 
 def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:

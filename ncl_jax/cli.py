@@ -1,7 +1,8 @@
 """How every program starts and ends: flags, log, compile cache, one message an error.
 
-Exit codes: 0 done (also `--help`), 1 failed, 2 wrong input, 130 interrupted, 143 ended
-by SIGTERM with everything saved; after the last two the same command goes on.
+Exit codes: 0 done (also `--help`), 1 failed, also where a result is printed that cannot
+be written, 2 wrong input, 130 interrupted, 143 ended by SIGTERM with everything saved;
+after the last two the same command goes on.
 """
 # ruff: noqa: E402
 
@@ -124,6 +125,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
   Args:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
+  define_data_source()
   workdir = flags.DEFINE(PATH, "workdir", None, "directory of a training run")
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
   follow = flags.DEFINE_bool(
@@ -140,6 +142,16 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
 
   evaluate.__module__ = main.__module__
   run(evaluate, required=("workdir",))
+
+
+def define_data_source() -> None:
+  """Defines `--data_source`, for programs that read runs."""
+  flags.DEFINE(
+    SOURCE,
+    "data_source",
+    "",
+    "where the run's data are, if they were moved: arrays:FILE.npz",
+  )
 
 
 def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
@@ -202,13 +214,20 @@ def _run(
     # What was imported stays to the end. The collector would go through it again and
     # again while programs are traced: 7 % of the time until a warm first step.
     gc.freeze()
+    if "data_source" in flags.FLAGS:
+      from ncl_jax import workdir
+
+      workdir.data_moved(flags.FLAGS.data_source)
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
     return _say(f"error: {_message(error)}", EXIT_INPUT)
   except (Failed, FloatingPointError, SaveError) as error:
     return _say(f"error: {error}", EXIT_FAILED)
   except OSError as error:
-    return _say(f"error: {error.filename or 'input or output'}: {error}", EXIT_FAILED)
+    # `errors.naming` gives the file where ours are written; else the place must do.
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = error.filename or f"{frame.name} in {frame.filename}, line {frame.lineno}"
+    return _say(f"error: {place}: {error}", EXIT_FAILED)
   except Stopped as reason:
     return _say(str(reason), reason.exit_code)
   except KeyboardInterrupt:

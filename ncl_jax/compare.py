@@ -10,13 +10,12 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-import ncl_jax
 from ncl_jax import (
   beside,
-  checkpoint,
   checks,
   controls,
   evaluators,
+  fingerprints,
   ledger,
   metrics,
   paths,
@@ -28,7 +27,7 @@ from ncl_jax import (
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators import needs, other_sets, program
 
 # Whose backbone is their own; the others would only repeat what CL's gives.
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
@@ -195,12 +194,13 @@ class _Measurements:
 
   def _of(self, arm, seed, runs: Sequence[program.Run], name: str) -> dict[str, Any]:
     """What a result is of: weights and settings too, as a run may be trained anew."""
-    digests = [
-      checkpoint.digest({config_lib.to_json(run.config): run.variables})[:16]
-      for run in runs
-    ]
+    digests = [fingerprints.network(run.config, run.variables) for run in runs]
     of = {"arm": arm, "seed": seed, "program": name, "runs": digests}
-    return of | {"ncl_jax": ncl_jax.__version__}
+    of |= {"data": other_sets.fingerprint(name, self._config, self._source)}
+    module, _ = evaluators.PROGRAMS.get(name, (name, {}))
+    # The controls' code, too: this arm may be one.
+    code = (f"{evaluators.__name__}.{module}", controls.__name__)
+    return of | fingerprints.versions(*code)
 
   def _measure(self, arm, seed, runs, names, call, folder):
     """Runs programs on an arm, and takes note of results and faults."""

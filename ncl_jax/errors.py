@@ -1,5 +1,9 @@
 """Exceptions that mean something to a caller, and the programs' exit codes."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 
 
@@ -29,3 +33,20 @@ class Stopped(Exception):
   def __init__(self, message: str, exit_code: int):
     super().__init__(message)
     self.exit_code = exit_code
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+  """Gives an OSError the name of its file: those of write and fsync have none.
+
+  >>> with naming("runs/a/metrics.jsonl"):
+  ...   raise OSError(28, "No space left on device")
+  Traceback (most recent call last):
+  OSError: [Errno 28] No space left on device: 'runs/a/metrics.jsonl'
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.filename is not None or error.errno is None:
+      raise
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from error

@@ -19,9 +19,7 @@ class Ledger:
 
   def __init__(self, path: pathlib.Path):
     self._path = path
-    self._read = writer.read(path)
-    self._results = {_name(row["of"]): row["result"] for row in self._read}
-    self._whole = False
+    self._results = {_name(row["of"]): row["result"] for row in writer.read(path)}
 
   def get(
     self, of: dict[str, Any], measure: Callable[[], dict[str, Any]]
@@ -29,7 +27,8 @@ class Ledger:
     """The result of something: the one that is written down, or a new one.
 
     Args:
-      of: what is measured, and all that the result depends on; as JSON.
+      of: what is measured, and all that the result depends on, by `fingerprints`; as
+        JSON.
       measure: makes the result.
 
     Returns:
@@ -41,10 +40,6 @@ class Ledger:
       self._results[name] = result
       # Asked now: at first it would start jax, before a training chooses its devices.
       if jax.process_index() == 0:
-        if not self._whole and self._path.exists():
-          # Without what a kill has cut off, so that the next line begins a line.
-          writer.write(self._path, self._read)
-        self._whole = True
         writer.append(self._path, {"of": of, "result": result})
     return self._results[name]
 

@@ -18,7 +18,14 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checkpoint, features, optimizers, supervised_loop
+from ncl_jax import (
+  augment,
+  checkpoint,
+  features,
+  fingerprints,
+  optimizers,
+  supervised_loop,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax import sharding as sharding_lib
@@ -131,7 +138,7 @@ def train(
     recipe.optimizer,
   )
   if folder is not None:
-    folder = folder / _identity(recipe, network, source, layers, frozen)
+    folder = folder / _identity(recipe, config, network, source, layers, frozen)
 
   def advance(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
     return step(state, network, batch)
@@ -345,10 +352,18 @@ def depths_of(backbone: Any, frozen: bool) -> Any:
 
 
 def _identity(
-  recipe: Recipe, network: Any, source: Source, layers: tuple[str, ...], frozen: bool
+  recipe: Recipe,
+  config: ConfigDict,
+  network: Any,
+  source: Source,
+  layers: tuple[str, ...],
+  frozen: bool,
 ) -> str:
   """A folder's name that only the very same training has."""
-  settings = recipe.settings() | {"layers": layers, "frozen": frozen}
-  settings |= {"source": source.name, "images": source.num_examples("train")}
-  text = json.dumps(settings, sort_keys=True)
-  return checkpoint.digest({text: network})[:16]
+  whole = config.to_dict()
+  of = recipe.settings() | {"layers": layers, "frozen": frozen}
+  # What the step reads; where the data lie and how the run was trained is not of it.
+  of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
+  of |= {"data": fingerprints.data(source, "train")}
+  of |= fingerprints.versions(__name__)
+  return checkpoint.digest({json.dumps(of, sort_keys=True): network})[:16]

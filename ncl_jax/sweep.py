@@ -12,13 +12,21 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-import ncl_jax
-from ncl_jax import checkpoint, checks, codes, evaluators, ledger, paths, train, writer
+from ncl_jax import (
+  checkpoint,
+  checks,
+  codes,
+  evaluators,
+  fingerprints,
+  ledger,
+  paths,
+  train,
+  writer,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import workdir as workdir_lib
-from ncl_jax.data.source import Source
 from ncl_jax.errors import Failed, InputError, Stopped
-from ncl_jax.evaluators import knn, needs, program
+from ncl_jax.evaluators import knn, needs, other_sets, program
 from ncl_jax.report import sweep_tables
 
 PROGRAMS = ("feature_stats", "knn")
@@ -205,7 +213,7 @@ def _measured(
   cell: Cell, path: pathlib.Path, known: ledger.Ledger, programs: Sequence[str]
 ) -> dict[str, Any]:
   """Trains a cell, and gives what the programs find: program -> result."""
-  source = _source(*sorted(cell.config.data.to_dict().items()))
+  source = workdir_lib.kept_source(cell.config)
   train.train(cell.config, path, source)
   step = max(checkpoint.steps(path))
 
@@ -215,9 +223,7 @@ def _measured(
 
   @functools.cache
   def digest() -> str:
-    opened = run()
-    settings = config_lib.to_json(opened.config)
-    return checkpoint.digest({settings: opened.variables})[:16]
+    return fingerprints.network(run().config, run().variables)
 
   found: dict[str, Any] = {"step": step}
   applicable = needs.applicable(cell.config, source)
@@ -232,19 +238,22 @@ def _measured(
 
     # Weights and settings too: a cell may have been trained anew.
     of = {"cell": cell.name, "step": step, "program": name, "run": digest()}
-    of |= {"ncl_jax": ncl_jax.__version__}
+    of |= {"data": other_sets.fingerprint(name, run().config, source)}
+    of |= fingerprints.versions(loaded.__name__)
     found[name] = known.get(of, measure)
   if "knn" in found:
     resolved = workdir_lib.read_config(path)
-    found["untrained"] = _control("untrained", resolved, known, run)
-    found["pixels"] = _control("pixels", resolved, known, run)
+    found["untrained"] = _control("untrained", resolved, source, known, run)
+    found["pixels"] = _control("pixels", resolved, source, known, run)
   return found
 
 
-def _control(kind, config, known, run) -> dict[str, Any]:
+def _control(kind, config, source, known, run) -> dict[str, Any]:
   """Nearest neighbours on h of the network before training, or on raw pixels."""
   sections = ("data", "augment", "eval") + (("model",) if kind == "untrained" else ())
   settings = {name: config[name].to_dict() for name in sections}
+  # The place of the data, which their fingerprint stands for.
+  settings["data"] = settings["data"] | {"source": ""}
   if kind == "untrained":
     settings["seed"] = config.seed
 
@@ -255,12 +264,6 @@ def _control(kind, config, known, run) -> dict[str, Any]:
     return {"h": {"accuracy": found["h"]["accuracy"]}}
 
   of = {"control": kind, "settings": writer.to_json(settings)}
-  return known.get(of | {"ncl_jax": ncl_jax.__version__}, measure)
-
-
-@functools.lru_cache(maxsize=1)
-def _source(*settings: tuple[str, Any]) -> Source:
-  """Kept from one cell to the next, where they share their data."""
-  config = config_lib.defaults()
-  config.data.update(dict(settings))
-  return workdir_lib.load_source(config)
+  of |= {"data": fingerprints.data(source)}
+  of |= fingerprints.versions(knn.__name__, codes.__name__)
+  return known.get(of, measure)

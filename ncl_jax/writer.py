@@ -14,6 +14,8 @@ import numpy as np
 import tqdm
 from absl import logging
 
+from ncl_jax.errors import naming
+
 
 def to_json(value: Any) -> Any:
   """The value in strict JSON's terms: arrays to lists, NaN and infinities to null."""
@@ -29,41 +31,76 @@ def to_json(value: Any) -> Any:
 
 
 def append(path: pathlib.Path, row: dict[str, Any]) -> None:
-  """Adds one JSON line to a file, whole and on disk before it returns."""
-  with path.open("a", encoding="utf-8") as file:
-    file.write(json.dumps(to_json(row), allow_nan=False) + "\n")
+  """Adds one JSON line to a file, whole and on disk before it returns.
+
+  A line that a kill or a full disk cut off is ended first: it takes no other with it.
+  """
+  line = (json.dumps(to_json(row), allow_nan=False) + "\n").encode()
+  with naming(path), path.open("ab+") as file:
+    if file.seek(0, os.SEEK_END):
+      file.seek(-1, os.SEEK_END)
+      line = line if file.read(1) == b"\n" else b"\n" + line
+    file.write(line)
     file.flush()
     os.fsync(file.fileno())
 
 
 def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
   """Writes a JSON-lines file anew: a reader sees the old one or the new one."""
-  draft = path.with_suffix(".draft")
-  text = "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in rows)
-  draft.write_text(text, encoding="utf-8")
-  os.replace(draft, path)
+  lines = (json.dumps(to_json(row), allow_nan=False) + "\n" for row in rows)
+  replace(path, "".join(lines))
+
+
+def replace(path: pathlib.Path, text: str) -> None:
+  """Writes a text file anew: whole, or the old one stays."""
+  draft = path.with_name(f"{path.name}.tmp")
+  with naming(path):
+    with draft.open("w", encoding="utf-8") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    draft.replace(path)
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows of a JSON-lines file; a last line cut off by a kill is left out."""
-  rows = []
-  if path.exists():
-    for line in path.read_text(encoding="utf-8").splitlines():
-      try:
-        rows.append(json.loads(line))
-      except json.JSONDecodeError:
-        break
+  """The rows of a JSON-lines file.
+
+  Lines that hold no row, as kills and full disks leave them, are left out, and a
+  warning says how many. A last line without an end may be being written: it is left out
+  without a word.
+  """
+  if not path.exists():
+    return []
+  *lines, last = path.read_bytes().split(b"\n")
+  found = [_row(line) for line in lines if line.strip()]
+  rows = [row for row in [*found, _row(last)] if row is not None]
+  bad = found.count(None)
+  if bad > _told.get(path, 0):
+    _told[path] = bad
+    logging.warning(
+      "%s: lines without a row left out: %d; a kill or a full disk cut them off",
+      *(path, bad),
+    )
   return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+  """The object that a line holds, or None."""
+  try:
+    row = json.loads(line)
+  except ValueError:  # also bytes that are no text
+    return None
+  return row if isinstance(row, dict) else None
+
+
+# How many such lines of a file were told: it may be read again and again.
+_told: dict[pathlib.Path, int] = {}
 
 
 def truncate(path: pathlib.Path, step: int) -> None:
   """Drops the rows after `step`: a resumed run neither repeats nor skips any."""
   if path.exists():
-    kept = [row for row in read(path) if row["step"] <= step]
-    text = "".join(json.dumps(row) + "\n" for row in kept)
-    swap = path.with_suffix(".tmp")
-    swap.write_text(text, encoding="utf-8")
-    swap.replace(path)
+    write(path, [row for row in read(path) if row["step"] <= step])
 
 
 class Progress:

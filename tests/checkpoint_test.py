@@ -1,5 +1,7 @@
 """Checkpoints: there and back, on another number of devices, and what is refused."""
 
+import errno
+import fcntl
 import gc
 import pathlib
 import shutil
@@ -12,7 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ncl_jax import checkpoint
-from ncl_jax.errors import InputError, SaveError
+from ncl_jax.errors import InputError, SaveError, naming
 
 
 def on(devices):
@@ -144,3 +146,66 @@ def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, change, says)
   wrong = model | {"params": change(model["params"])}
   with pytest.raises(InputError, match=says):
     checkpoint.load_model(tmp_path, wrong, on(1))
+
+
+def test_a_second_process_is_kept_out_until_the_first_is_done(tmp_path):
+  """Locks of two open files exclude each other within a process, too."""
+  model, train = trees(on(1))
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+    checkpoints.wait()
+    (tmp_path / "checkpoints" / "5").mkdir()
+    with pytest.raises(InputError, match=r"in use: process \d+ on .* is writing check"):
+      checkpoint.Checkpoints(tmp_path)
+    assert (tmp_path / "checkpoints" / "5").is_dir()  # nothing was put aside
+    assert checkpoint.load_model(tmp_path, model, on(1))[1] == 1  # reading is free
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(2, model=model, train=train)
+  assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_it_goes_on_with_a_warning(tmp_path, monkeypatch, caplog, number):
+  def refuse(file, how):
+    raise OSError(number, "none here")
+
+  monkeypatch.setattr(fcntl, "flock", refuse)
+  with checkpoint.lock(tmp_path / "lock", "training"):
+    assert f"{tmp_path / 'lock'} cannot be locked" in caplog.text
+
+
+def test_an_error_under_the_lock_keeps_its_own_file(tmp_path, monkeypatch):
+  with (
+    pytest.raises(OSError, match=r"^\[Errno 28\] full$") as told,
+    checkpoint.lock(tmp_path / "lock", "training"),
+  ):
+    raise OSError(errno.ENOSPC, "full")
+  assert told.value.filename is None
+
+  def broken(file, how):
+    raise OSError(errno.EIO, "broken")
+
+  monkeypatch.setattr(fcntl, "flock", broken)
+  with (
+    pytest.raises(OSError, match="broken: '.*lock'"),
+    checkpoint.lock(tmp_path / "lock", "training"),
+  ):
+    pass
+
+
+def test_an_error_without_a_file_gets_its_name(tmp_path):
+  with pytest.raises(OSError, match="full: 'a'") as told, naming("a"):
+    raise OSError(errno.ENOSPC, "full")
+  assert (told.value.errno, told.value.filename) == (errno.ENOSPC, "a")
+  with pytest.raises(FileNotFoundError) as told, naming("a"):
+    (tmp_path / "b").read_text()
+  assert told.value.filename == str(tmp_path / "b")
+
+
+def test_what_was_put_aside_before_is_in_nobodys_way(tmp_path):
+  for _ in range(3):
+    (tmp_path / "checkpoints" / "5" / "model").mkdir(parents=True)
+    with checkpoint.Checkpoints(tmp_path) as checkpoints:
+      assert checkpoints.latest_step() is None
+  found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+  assert found == ["incomplete-5", "incomplete-5-2", "incomplete-5-3"]

@@ -39,6 +39,7 @@ LEVELS = {
   "checkpoint": 2,
   "interop": 2,
   "config": 3,
+  "fingerprints": 3,
   "workdir": 3,
   "watch": 3,
   "cli": 3,

@@ -73,10 +73,13 @@ def run(tmp_path):
 
 class Recorder:
   def __init__(self):
-    self.rows, self.closed = [], False
+    self.rows, self.closed, self.flushed = [], False, 0
 
   def write(self, step, values):
     self.rows.append((step, values))
+
+  def flush(self):
+    self.flushed = len(self.rows)
 
   def close(self):
     self.closed = True
@@ -84,7 +87,7 @@ class Recorder:
 
 def test_numbers_are_copied_and_each_once(run, monkeypatch):
   sink = Recorder()
-  monkeypatch.setitem(mirror.SINKS, "tensorboard", lambda path, config: sink)
+  monkeypatch.setitem(mirror.SINKS, "tensorboard", lambda *_: sink)
 
   def later(seconds):
     # Killed and gone on: an old step again, then the last.
@@ -114,6 +117,62 @@ def test_weights_and_biases_is_told_the_settings(run, monkeypatch):
   stored = json.loads((run / "config.json").read_text())
   assert told["name"] == run.name and told["config"]["seed"] == stored["seed"]
   assert told["finished"] and [step for step, _ in told["rows"]] == [2, 3]
+  first = told["id"]
+  mirror.mirror(run, "wandb")
+  assert told["id"] == first and told["resume"] == "allow"
+  assert [step for step, _ in told["rows"]] == [2, 3]
+
+
+@pytest.mark.parametrize("target", mirror.TARGETS)
+def test_started_again_it_copies_each_step_once_to_the_same_run(
+  run, monkeypatch, target
+):
+  opened = []
+
+  class Killed(Recorder):
+    def write(self, step, values):
+      super().write(step, values)
+      if step == 3 and len(opened) == 2:
+        raise KeyboardInterrupt
+
+  def make(path, config, step, identity):
+    opened.append((Killed(), step, identity))
+    return opened[-1][0]
+
+  monkeypatch.setitem(mirror.SINKS, target, make)
+  rows = writer.read(run / "metrics.jsonl")
+  writer.write(run / "metrics.jsonl", rows[:1])
+  mirror.mirror(run, target)
+  writer.write(run / "metrics.jsonl", rows)
+  with pytest.raises(KeyboardInterrupt):
+    mirror.mirror(run, target)
+  mirror.mirror(run, target)
+  assert mirror.mirror(run, target) == 0
+  # What a kill left without a flush is written again, after `step`.
+  flushed = [[step for step, _ in sink.rows[: sink.flushed]] for sink, _, _ in opened]
+  assert flushed == [[2], [], [3], []]
+  assert [step for _, step, _ in opened] == [0, 2, 2, 3]
+  assert len({identity for _, _, identity in opened}) == 1
+  (run / f"{target}.copied.json").unlink()
+  assert mirror.mirror(run, target) == 2 and opened[-1][1] == 0
+  (run / f"{target}.copied.json").write_text("{")
+  with pytest.raises(InputError, match="is damaged: remove it to copy everything anew"):
+    mirror.mirror(run, target)
+
+
+def test_what_a_kill_left_in_tensorboards_files_is_purged(run, monkeypatch):
+  told = []
+  writer_of = types.SimpleNamespace(
+    add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None
+  )
+  module = types.SimpleNamespace(
+    SummaryWriter=lambda folder, purge_step: told.append(purge_step) or writer_of
+  )
+  monkeypatch.setitem(sys.modules, "tensorboardX", module)
+  mirror.mirror(run, "tensorboard")
+  writer.append(run / "metrics.jsonl", {"step": 6, "epoch": 2.0, "loss": 1.0})
+  mirror.mirror(run, "tensorboard")
+  assert told == [None, 4]
 
 
 def test_tensorboard_files_are_read_back(run):

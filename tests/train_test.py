@@ -310,9 +310,7 @@ def test_another_training_set_is_refused_and_told_in_evaluation(tmp_path, caplog
     train.train(config, path, fewer)
   assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
   renamed = dataclasses.replace(tiny.source(train=48), names="others")
-  with pytest.raises(
-    InputError, match="as many images, 48, with other labels or names"
-  ):
+  with pytest.raises(InputError, match="as many images, 48, with other names"):
     train.train(config, path, renamed)
   program.open_run(path, source=tiny.source(train=48))
   assert "was trained on" not in caplog.text
@@ -322,6 +320,38 @@ def test_another_training_set_is_refused_and_told_in_evaluation(tmp_path, caplog
   # Of a run from before there was such a file nothing is known.
   (path / "data.json").unlink()
   assert workdir_lib.data_changed(path, fewer) == ""
+
+
+def test_a_config_that_came_first_is_found_under_the_lock(tmp_path):
+  """Both starts saw an empty directory; the first is done before the second has it."""
+  source, starts = tiny.source(), []
+  for temperature in (0.2, 0.5):
+    config = tiny.config()
+    config.loss.temperature = temperature
+    starts.append(workdir_lib.prepare(config, tmp_path / "run", source))
+  (first, path, _), (second, _, _) = starts
+  with workdir_lib.hold(path, first, source):
+    pass
+  with (
+    pytest.raises(InputError, match="loss.temperature: 0.2 there, 0.5 here"),
+    workdir_lib.hold(path, second, source),
+  ):
+    pass
+  assert workdir_lib.read_config(path).loss.temperature == 0.2
+
+
+def test_more_epochs_are_refused_with_the_way_to_go_on(tmp_path):
+  config, source = tiny.config(), tiny.source()
+  first, path, _ = workdir_lib.prepare(config, tmp_path / "run", source)
+  with workdir_lib.hold(path, first, source):
+    pass
+  config.train.epochs = 8
+  with pytest.raises(InputError, match=rf"--config.train.init_from={path}, with the"):
+    workdir_lib.prepare(config, path, source)
+  config.train.epochs, config.loss.temperature = 4, 0.5
+  with pytest.raises(InputError) as told:
+    workdir_lib.prepare(config, path, source)
+  assert "init_from" not in str(told.value)
 
 
 def test_another_config_is_refused_and_nothing_changed(tmp_path):

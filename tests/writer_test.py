@@ -43,6 +43,45 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
   assert [row["step"] for row in writer.read(file)] == [1, 2, 3]
 
 
+def test_a_line_cut_off_anywhere_costs_itself_alone(tmp_path, caplog):
+  """As a full disk leaves it: the program goes on writing to the file."""
+  whole = '{"step": 2, "loss": 0.5}\n'
+  for cut in range(1, len(whole) - 1):
+    caplog.clear()
+    file = tmp_path / f"{cut}.jsonl"
+    writer.append(file, {"step": 1})
+    with file.open("a") as handle:
+      handle.write(whole[:cut])
+    assert [row["step"] for row in writer.read(file)] == [1] + [2] * (cut > 23)
+    assert not caplog.text  # it may be being written
+    for step in (3, 4):
+      writer.append(file, {"step": step})
+    kept = [1, 3, 4] if cut < 24 else [1, 2, 3, 4]
+    assert [row["step"] for row in writer.read(file)] == kept
+    assert (f"{file}: lines without a row left out: 1;" in caplog.text) == (cut < 24)
+    said = caplog.text
+    writer.read(file)
+    assert caplog.text == said  # once
+
+
+@pytest.mark.parametrize("bad", [b"\0\0\0", b"\xff\xfe", b"7", b"[1]", b'{"a": 1}}'])
+def test_bytes_that_are_no_row_hide_no_other(tmp_path, bad, caplog):
+  file = tmp_path / "knn.jsonl"
+  file.write_bytes(b'{"step": 1}\n' + bad + b'\n\n{"step": 2}\n' + bad + b"\n")
+  assert [row["step"] for row in writer.read(file)] == [1, 2]
+  assert "left out: 2;" in caplog.text
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+  def full(descriptor):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(writer.os, "fsync", full)
+  for write in (writer.append, lambda file, row: writer.write(file, [row])):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/knn.jsonl'"):
+      write(tmp_path / "knn.jsonl", {"step": 1})
+
+
 @pytest.mark.parametrize(("step", "kept"), [(0, []), (2, [1, 2]), (9, [1, 2, 3])])
 def test_truncate(tmp_path, step, kept):
   file = tmp_path / "metrics.jsonl"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import json
 import pathlib
 import types
 from collections.abc import Callable, Sequence
@@ -14,13 +15,21 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checkpoint, checks, evaluators, features, paths, writer
+from ncl_jax import (
+  checkpoint,
+  checks,
+  evaluators,
+  features,
+  fingerprints,
+  paths,
+  writer,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax import step as step_lib
 from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
-from ncl_jax.errors import Failed, Stopped
+from ncl_jax.errors import Failed, InputError, Stopped
 from ncl_jax.evaluators import needs
 
 LAYERS = ("h", "f")
@@ -65,8 +74,13 @@ def open_run(
   path = paths.local(workdir).resolve()
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
-  source = source or _load(*sorted(config.data.to_dict().items()))
+  source = source or workdir_lib.kept_source(config, "--data_source")
   if change := workdir_lib.data_changed(path, source):
+    if workdir_lib.moved_to():
+      raise InputError(
+        f"{config.data.source} is not the training set of {path}: {change}. Name by "
+        "--data_source the place that it was moved to"
+      )
     logging.warning(
       "the training set of %s is not the one that %s was trained on: %s. Results are "
       "of other neighbours and probes%s",
@@ -79,14 +93,6 @@ def open_run(
     path, shapes, sharding_lib.replicated(mesh), step
   )
   return Run(config, variables, step, source, mesh, path)
-
-
-@functools.lru_cache(maxsize=1)
-def _load(*settings: tuple[str, Any]) -> Source:
-  """Kept from one checkpoint of a run to the next, under `--watch`."""
-  config = config_lib.defaults()
-  config.data.update(dict(settings))
-  return workdir_lib.load_source(config)
 
 
 def untrained(run: Run) -> Any:
@@ -262,7 +268,11 @@ def attempt(
 
 
 def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str, Any]:
-  """`run` on a checkpoint that is open already."""
+  """`run` on a checkpoint that is open already.
+
+  Raises:
+    Failed: if the result cannot be written; the message holds the row.
+  """
   name = program.__name__.rsplit(".", 1)[-1]
   result = program.evaluate(
     opened.config, opened.variables, opened.source, opened.mesh, **options
@@ -271,16 +281,23 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     "program": name,
     "step": opened.step,
     **result,
+    "data": fingerprints.data(opened.source),
     "versions": {"ncl_jax": ncl_jax.__version__, "jax": jax.__version__},
   }
   if jax.process_index() == 0:
-    folder = opened.path / "eval"
-    folder.mkdir(exist_ok=True)
-    writer.append(folder / f"{name}.jsonl", row)
     for part, values in result.items():
       if part != "settings" and isinstance(values, dict):
         numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
         shown = "  ".join(f"{k} {v:.4g}" for k, v in numbers.items())
         logging.info("step %d, %s: %s", opened.step, part, shown)
-    logging.info("written to %s", folder / f"{name}.jsonl")
+    file = opened.path / "eval" / f"{name}.jsonl"
+    try:
+      file.parent.mkdir(exist_ok=True)
+      writer.append(file, row)
+    except OSError as error:
+      raise Failed(
+        f"the result of {name} cannot be written ({error}); it is:\n"
+        f"{json.dumps(writer.to_json(row))}"
+      ) from error
+    logging.info("written to %s", file)
   return row

@@ -9,10 +9,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import corruptions, supervised, writer
-from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, needs, program
+from ncl_jax.evaluators import linear_probe, needs, other_sets, program
 
 LABEL_NOISE = (0.2, 0.4, 0.6, 0.8)
 SHOTS = (1, 5, 10)
@@ -56,7 +55,7 @@ def evaluate(
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   ood = tuple(config.eval.ood) if ood is None else ood
-  others = {spec: _other(spec, config, source) for spec in ood}
+  others = {spec: other_sets.shifted(spec, config, source) for spec in ood}
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)
   kinds = corruptions.names(source.image_shape[-1])
@@ -192,17 +191,6 @@ def _side(config: ConfigDict, source: Source) -> int:
 def _strengths(config: ConfigDict, source: Source) -> str:
   small = _side(config, source) < corruptions.SMALL_BELOW
   return "CIFAR-10-C" if small else "ImageNet-C"
-
-
-def _other(spec: str, config: ConfigDict, source: Source) -> Source:
-  """Another set, stored as ours is."""
-  other = data_lib.load(
-    spec,
-    image_size=min(source.image_shape[:2]),
-    on_bad_image=config.data.on_bad_image,
-    need_train=False,
-  )
-  return data_lib.matched(other, source.class_names)
 
 
 def _head(

@@ -18,9 +18,8 @@ from sklearn.decomposition import PCA
 
 from ncl_jax import checks, metrics
 from ncl_jax import config as config_lib
-from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import linear_probe, needs, program
+from ncl_jax.evaluators import linear_probe, needs, other_sets, program
 from ncl_jax.features import Features, embed
 
 DRAWS = 3  # of each random row, whose mean is reported
@@ -70,7 +69,7 @@ def evaluate(
     for name in ("train", "test")
   }
   if transfer:
-    other = data_lib.load(transfer, image_size=config.data.image_size)
+    other = other_sets.transfer(transfer, config)
     needs.need_labels(other, "selection")
     for name in ("train", "test"):
       parts[f"transfer_{name}"] = program.extract(config, variables, other, name, mesh)

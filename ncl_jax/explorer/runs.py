@@ -8,6 +8,7 @@ import numpy as np
 
 from ncl_jax import config as config_lib
 from ncl_jax import explorer, features
+from ncl_jax import workdir as workdir_lib
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
@@ -63,6 +64,11 @@ def explore(
   if versus:
     other = program.open_run(versus, source=run.source)
     seen, theirs = (x.config.data.to_dict() for x in (run, other))
+    # The same set may lie in two places.
+    if (
+      workdir_lib.recorded_data(run.path) == workdir_lib.recorded_data(other.path) != {}
+    ):
+      theirs = theirs | {"source": seen["source"]}
     if seen != theirs:
       raise InputError(
         f"the runs are of different data: {seen} in {run.path}, {theirs} in"

@@ -23,8 +23,7 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from benchmarks.measure import ROOT, machine
 from configs import digits
-from ncl_jax import checkpoint, codes, compile_cache, ledger, train
-from ncl_jax import config as config_lib
+from ncl_jax import codes, compile_cache, fingerprints, ledger, train
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
 from studies.harder import meaning, sets
@@ -71,8 +70,10 @@ def measured(
     cl, ncl = (
       opened(name, fit(name, method, seed, out, flags)) for method in ("cl", "ncl")
     )
-    # Measured anew for other weights, settings or code.
-    of = {"set": name, "seed": seed, "commit": commit(), "runs": digests(cl, ncl)}
+    # Measured anew for other weights, settings, data or code.
+    runs = [fingerprints.network(run.config, run.variables) for run in (cl, ncl)]
+    of = {"set": name, "seed": seed, "commit": commit(), "runs": runs}
+    of |= {"data": fingerprints.data(cl.source)}
     rows += known.get(of, functools.partial(evaluated, name, cl, ncl))["rows"]
     config = json.loads((ncl.path / "config.json").read_text())
   # Where the file lies is nobody's concern.
@@ -86,14 +87,6 @@ def measured(
     "config": config,
     "rows": rows,
   }
-
-
-def digests(*runs: program.Run) -> list[str]:
-  """Of the settings and weights of runs."""
-  return [
-    checkpoint.digest({config_lib.to_json(run.config): run.variables})[:16]
-    for run in runs
-  ]
 
 
 def commit() -> str:
