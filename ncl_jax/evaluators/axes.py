@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from scipy.optimize import linear_sum_assignment
 
-from ncl_jax import nonneg
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
@@ -68,11 +67,9 @@ def evaluate(
     )
   }
   for layer in program.LAYERS:
-    signed = layer == "f" and config.loss.map not in nonneg.NON_NEGATIVE
     result[layer] = agreement(
       *(x.layer(layer, config.loss.map) for x in (train, other_train)),
       *(x.layer(layer, config.loss.map) for x in (test, other_test)),
-      signed=signed,
       threshold=config.eval.threshold,
       seed=config.seed,
     )
@@ -85,34 +82,35 @@ def agreement(
   test_a: np.ndarray,
   test_b: np.ndarray,
   *,
-  signed: bool,
   threshold: float,
   seed: int,
 ) -> dict[str, float]:
   """Mean correlation of dimensions that are matched one to one.
 
   The matching maximises the sum of the correlations over images (the Hungarian method);
-  dimensions dead in training, which agree with nothing, are left out.
+  dimensions dead in training, which agree with nothing, are left out. A dimension of
+  features that are nowhere negative has a direction. If an entry is below 0, the
+  direction is arbitrary and |correlation| counts.
 
   Args:
     train_a: [N, D] features of one run.
     train_b: [N, E] of the other, of the same images.
     test_a: [M, D] of other images.
     test_b: [M, E].
-    signed: a dimension may point the other way round: count |correlation|.
     threshold: |f| below it counts as zero.
     seed: of the shuffles.
 
   Returns:
     correlation (of the test images, matched on the training images), correlation_chance
     (the same after shuffling one run's images: no shared structure),
-    correlation_rotated (the same after rotations of the other run's features, at
-    random, signs not counted: what any axes reach that span what its axes span, much
-    if that is few directions), correlation_matched_on_test and its _chance (what
-    matching on the very images that score adds), matched (number of pairs),
-    live_dimensions and other_live_dimensions. NaN without live dimensions.
+    correlation_rotated (the same after random rotations of the other run's features:
+    what any axes reach that span what its axes span, much if that is few directions;
+    signs count if they do without the rotation), correlation_matched_on_test and its
+    _chance (what matching on the very images that score adds), matched (number of
+    pairs), live_dimensions and other_live_dimensions. NaN without live dimensions.
   """
   raw_train, raw_test = train_b, test_b
+  signed = any((x < 0).any() for x in (train_a, train_b, test_a, test_b))
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
   a, b, test_a, test_b = (
     _standardize(x[:, live])
@@ -137,7 +135,7 @@ def agreement(
   for i in range(ROTATIONS if live_b.any() else 0):
     q = _rotation(np.random.default_rng([seed, i]), int(live_b.sum()))
     c, test_c = (
-      np.abs(one.T @ _standardize(x[:, live_b] @ q))
+      correlation(one, _standardize(x[:, live_b] @ q))
       for one, x in ((a, raw_train), (test_a, raw_test))
     )
     rotated.append(score(c, test_c))
