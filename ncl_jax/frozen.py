@@ -244,7 +244,7 @@ def _fit(
     _epoch,
     projector,
     optimizer,
-    config.loss.map,
+    (config.loss.map, config.loss.precision, config.eval.threshold),
     steps,
     size,
   )
@@ -269,8 +269,9 @@ def _fit(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperature):
+def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperature):
   """All steps of an epoch, and its metrics: means, of features the last batch's."""
+  map_name, precision, threshold = settings
   n, views = h.shape[:2]
   order, choice = jax.random.split(key)
   rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
@@ -278,7 +279,8 @@ def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperatu
   def loss_of(params, pairs):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
     f = nonneg.apply_map(z.reshape(size, 2, -1), map_name)
-    return jnp.mean(losses.nt_xent(f, temperature=temperature)), f
+    rows = losses.nt_xent(f, temperature=temperature, precision=precision)
+    return jnp.mean(rows), f
 
   def step(state, at):
     params, memory = state
@@ -295,7 +297,7 @@ def _epoch(projector, optimizer, map_name, steps, size, state, h, key, temperatu
   last = l2_normalize(f[-1])
   return state, {
     "loss": jnp.mean(loss),
-    "sparsity": metrics.sparsity(last),
-    "live_dimensions": jnp.sum(metrics.live_dimensions(last)),
+    "sparsity": metrics.sparsity(last, threshold),
+    "live_dimensions": jnp.sum(metrics.live_dimensions(last, threshold)),
     "zero_rows": metrics.num_zero_rows(last),
   }

@@ -104,6 +104,27 @@ def test_the_same_again(trained, backbone, tmp_path, source):
   assert rows == expected
 
 
+def test_settings_that_training_reads_count_here_too(
+  backbone, tmp_path, source, monkeypatch
+):
+  config, asked = tiny.config(), []
+  config.loss.precision, config.eval.threshold = "bfloat16", 2.0
+  right = frozen.losses.nt_xent
+
+  def nt_xent(z, **settings):
+    asked.append(settings["precision"])
+    return right(z, **settings)
+
+  monkeypatch.setattr(frozen.losses, "nt_xent", nt_xent)
+  path = frozen.train_projector(
+    config, backbone, tmp_path / "run", views=2, epochs=1, source=source
+  )
+  (row,) = writer.read(path / "metrics.jsonl")
+  assert set(asked) == {"bfloat16"}
+  # The threshold is above every |f|.
+  assert (row["sparsity"], row["live_dimensions"]) == (1.0, 0.0)
+
+
 def test_the_backbone_of_a_run_is_taken_as_well(trained, tmp_path, source):
   path = fit(trained["cl"], tmp_path / "run", source)
   rows, expected = (writer.read(p / "metrics.jsonl") for p in (path, trained["ncl"]))
