@@ -94,7 +94,7 @@ class Best:
     self._best = max((value for value in seen if value is not None), default=-1.0)
     self._checkpoints = checkpoint.Checkpoints(folder, keep=1)
     if jax.process_index() == 0:
-      (folder / "config.json").write_text(config_lib.to_json(config), encoding="utf-8")
+      writer.replace(folder / "config.json", config_lib.to_json(config))
 
   def offer(self, step: int, top1: float, items: dict[str, Any]) -> None:
     """Keeps a step if it is better than all before.

@@ -115,8 +115,13 @@ def compare(
   comparison = summary.comparison(config, source, runs, measured.results, numbers)
   beneath = beside.controls_table(config, source, measured.results, measured.labels)
   if jax.process_index() == 0:
-    report.write(root / "report", comparison)
-    (root / "report" / "controls.txt").write_text(beneath + "\n", encoding="utf-8")
+    try:
+      report.write(root / "report", comparison)
+      writer.replace(root / "report" / "controls.txt", beneath + "\n")
+    except OSError as error:  # the tables are printed all the same
+      measured.failed["the report"] = str(error)
+  if measured.unkept:
+    measured.failed["keeping results"] = measured.unkept
   text = (
     f"{report.table(comparison)}\n\n{beneath}\n\n"
     f"Report: {root / 'report' / 'index.html'}"
@@ -143,6 +148,11 @@ class _Measurements:
     self._config, self._source = config, source
     self._programs = [name for name in programs if name not in evaluators.PAIRED]
     self._ledger = ledger.Ledger(file)
+
+  @property
+  def unkept(self) -> str:
+    """Why a result could not be written; "" if all were."""
+    return self._ledger.fault
 
   def run(self, arm: str, seed: int, path: pathlib.Path) -> program.Run:
     """Evaluates the newest checkpoint of a run."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from absl import logging
 
 from ncl_jax import writer
 
@@ -15,10 +16,13 @@ class Ledger:
 
   Args:
     path: the file; made with the first result. Deleted, everything is measured anew.
+
+  Attributes:
+    fault: why a result could not be written, "" if all were; `get` gives them anyhow.
   """
 
   def __init__(self, path: pathlib.Path):
-    self._path = path
+    self._path, self.fault = path, ""
     self._results = {_name(row["of"]): row["result"] for row in writer.read(path)}
 
   def get(
@@ -40,7 +44,11 @@ class Ledger:
       self._results[name] = result
       # Asked now: at first it would start jax, before a training chooses its devices.
       if jax.process_index() == 0:
-        writer.append(self._path, {"of": of, "result": result})
+        try:
+          writer.append(self._path, {"of": of, "result": result})
+        except OSError as error:
+          self.fault = str(error)
+          logging.error("a result is kept in memory alone: %s", error)
     return self._results[name]
 
 

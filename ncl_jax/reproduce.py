@@ -12,7 +12,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import compare, feed_rate, paper, paths, workdir
+from ncl_jax import compare, feed_rate, paper, paths, workdir, writer
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -165,9 +165,7 @@ def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
       )
   elif jax.process_index() == 0:
     path.mkdir(parents=True, exist_ok=True)
-    swap = file.with_suffix(".tmp")
-    swap.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
-    swap.replace(file)
+    writer.replace(file, json.dumps(text, indent=2) + "\n")
   return made
 
 
@@ -237,5 +235,5 @@ def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
   if jax.process_index() == 0:
     document = {"ncl_jax": ncl_jax.__version__, "claims": rows}
     text = json.dumps(document, indent=2) + "\n"
-    (path / "verdicts.json").write_text(text, encoding="utf-8")
+    writer.replace(path / "verdicts.json", text)
   return "\n".join(lines)

@@ -185,6 +185,7 @@ def sweep(
   root.mkdir(parents=True, exist_ok=True)
   known = ledger.Ledger(root / "measured.jsonl")
   rows: list[dict[str, Any]] = []
+  fault = ""
   for number, cell in enumerate(made, 1):
     logging.info("cell %d of %d: %s", number, len(made), cell.name)
     row: dict[str, Any] = {"cell": cell.name, "settings": cell.settings}
@@ -200,10 +201,17 @@ def sweep(
       row["failed"] = str(error)
     rows.append(row)
     if jax.process_index() == 0:
-      writer.write(root / "sweep.jsonl", rows)
-      sweep_tables.write(root, rows)
+      try:
+        writer.write(root / "sweep.jsonl", rows)
+        sweep_tables.write(root, rows)
+        fault = ""
+      except OSError as error:  # the table is printed all the same
+        fault = str(error)
+  fault = fault or known.fault
   text = f"{sweep_tables.table(rows)}\n\nFigure: {root / 'sweep.png'}"
   failed = [f"\n  {row['cell']}: {row['failed']}" for row in rows if "failed" in row]
+  if fault:
+    failed.append(f"\n  results cannot be written: {fault}")
   if failed:
     raise Failed(f"{text}\n\ncells that failed:{''.join(failed)}")
   return text

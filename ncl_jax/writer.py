@@ -51,12 +51,12 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
   replace(path, "".join(lines))
 
 
-def replace(path: pathlib.Path, text: str) -> None:
-  """Writes a text file anew: whole, or the old one stays."""
+def replace(path: pathlib.Path, content: str | bytes) -> None:
+  """Writes a file anew, text as UTF-8: it is there whole, or the old one stays."""
   draft = path.with_name(f"{path.name}.tmp")
   with naming(path):
-    with draft.open("w", encoding="utf-8") as file:
-      file.write(text)
+    with draft.open("wb") as file:
+      file.write(content.encode() if isinstance(content, str) else content)
       file.flush()
       os.fsync(file.fileno())
     draft.replace(path)

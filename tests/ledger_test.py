@@ -50,3 +50,12 @@ def test_a_line_cut_off_is_measured_again_and_hides_no_later_one(tmp_path):
   last = ledger.Ledger(path)
   assert last.get({"arm": "ncl"}, dict) == {"is": "new"}
   assert last.get({"arm": "cl"}, dict) == {"is": "cl"}
+
+
+def test_a_result_that_cannot_be_kept_is_given_and_told(tmp_path):
+  path = tmp_path / "measured.jsonl"
+  known = ledger.Ledger(path)
+  path.mkdir()
+  assert known.get({"arm": "cl"}, lambda: {"is": "cl"}) == {"is": "cl"}
+  assert str(path) in known.fault
+  assert known.get({"arm": "cl"}, dict) == {"is": "cl"}

@@ -148,6 +148,12 @@ def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
   assert sweep.sweep(tiny.config(), root, grid, recipe=recipe) == text
   assert (root / "measured.jsonl").read_text() == known
   assert len(evaluated) == 4
+  # The table is printed though its files cannot be written.
+  (root / "sweep.md").unlink()
+  (root / "sweep.md").mkdir()
+  with pytest.raises(Failed, match="results cannot be written: .*sweep.md") as told:
+    sweep.sweep(tiny.config(), root, grid, recipe=recipe)
+  assert str(told.value).startswith(text)
 
 
 def test_a_table_of_cells_without_numbers():

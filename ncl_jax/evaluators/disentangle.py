@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 from ncl_jax import step as step_lib
 from ncl_jax.data import subset
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
+from ncl_jax.errors import InputError, naming
 from ncl_jax.evaluators import program
 from ncl_jax.metrics import factors as factor_metrics
 from ncl_jax.report import drawing
@@ -72,7 +73,10 @@ def evaluate(
     "pca": principal(few, f.shape[1], config.seed),
   }
   if figure:
-    draw(f, values, names, figure)
+    try:
+      draw(f, values, names, figure)
+    except OSError as error:  # the numbers are worth more
+      logging.error("the figure cannot be written: %s", error)
   return {
     "settings": program.describe(
       config,
@@ -187,7 +191,8 @@ def draw(
     ax.set_xlabel("dimension of f, sorted by the factor that it tells most about")
     figure.colorbar(image, ax=ax, label="I / H")
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, format="png", metadata={"Software": None})
+    with naming(file):
+      figure.savefig(file, format="png", metadata={"Software": None})
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:

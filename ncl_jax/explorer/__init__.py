@@ -4,7 +4,7 @@ import html
 import os
 import pathlib
 
-from ncl_jax import paths
+from ncl_jax import paths, writer
 from ncl_jax.explorer import page
 from ncl_jax.explorer.data import Exploration, Side
 
@@ -23,9 +23,7 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
   """
   path = paths.local(file).resolve()
   path.parent.mkdir(parents=True, exist_ok=True)
-  draft = path.with_name(f".{path.name}.draft")
-  draft.write_text(page.as_html(exploration), encoding="utf-8")
-  draft.replace(path)
+  writer.replace(path, page.as_html(exploration))
   return path
 
 

@@ -15,7 +15,7 @@ import safetensors
 import safetensors.numpy
 
 from ncl_jax import paths
-from ncl_jax.errors import InputError
+from ncl_jax.errors import InputError, naming
 
 _TORCH = (".ckpt", ".pth", ".pt")
 FORMS = (".npz", ".safetensors", *_TORCH)
@@ -97,9 +97,10 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
   path.parent.mkdir(parents=True, exist_ok=True)
   swap = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    with swap.open("wb") as file:
-      write(file)
-    swap.replace(path)
+    with naming(path):
+      with swap.open("wb") as file:
+        write(file)
+      swap.replace(path)
   finally:
     swap.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from ncl_jax import nonneg
+from ncl_jax import nonneg, writer
 from ncl_jax.latent import factorize, fit, measure
 from ncl_jax.latent import space as space_lib
 
@@ -271,5 +271,6 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   everything = {"rows": rows, "claims": [dataclasses.asdict(c) for c in found]}
-  (folder / "identifiability.json").write_text(json.dumps(everything, indent=1) + "\n")
-  (folder / "identifiability.md").write_text(shown + "\n")
+  text = json.dumps(everything, indent=1) + "\n"
+  writer.replace(folder / "identifiability.json", text)
+  writer.replace(folder / "identifiability.md", shown + "\n")

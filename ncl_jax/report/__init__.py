@@ -2,22 +2,14 @@
 
 import json
 import os
-import pathlib
 from typing import Any
 
-from ncl_jax import explorer, paths
+from ncl_jax import explorer, paths, writer
 from ncl_jax.explorer import data
 from ncl_jax.report import figures, page, results, tables
 from ncl_jax.report.comparison import Arm, Comparison, Metric
 
 __all__ = ["Arm", "Comparison", "Metric", "table", "write"]
-
-
-def _replace(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file so that a reader sees the old one or the new one, never half."""
-  draft = path.with_name(f".{path.name}.draft")
-  draft.write_bytes(content)
-  os.replace(draft, path)
 
 
 def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any]:
@@ -39,14 +31,14 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   explorer.write(folder / page.EXPLORER, _exploration(comparison))
   images = [image for drawn in pictures for image in (drawn.wide, drawn.narrow)]
   for image in images:
-    _replace(folder / image.file, image.png)
+    writer.replace(folder / image.file, image.png)
   texts = {
     "report.json": json.dumps(report, indent=2, allow_nan=False) + "\n",
     "report.md": page.as_markdown(comparison, pictures),
     "index.html": page.as_html(comparison, pictures),
   }
   for name, text in texts.items():
-    _replace(folder / name, text.encode())
+    writer.replace(folder / name, text)
   for name in figures.NAMES:  # what an older report drew and this one does not
     for file in (f"figures/{name}.png", f"figures/{name}_narrow.png"):
       if file not in {image.file for image in images}:

@@ -84,8 +84,8 @@ def draw(
     if picture is None:
       continue
     png = folder / pathlib.Path(picture.wide.file).name
-    png.write_bytes(picture.wide.png)
+    writer.replace(png, picture.wide.png)
     svg = png.with_suffix(".svg")
-    svg.write_bytes(drawing.as_svg(picture))
+    writer.replace(svg, drawing.as_svg(picture))
     files += [png, svg]
   return files

@@ -1,6 +1,5 @@
 """A sweep's cells as one table and one figure."""
 
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from ncl_jax import writer
 from ncl_jax.report import drawing
 
 # Heading, where the number is in a cell's row, what it is multiplied by, decimals.
@@ -100,6 +100,4 @@ def write(folder: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
   """Writes sweep.md and sweep.png: a reader sees the old ones or the new ones."""
   contents = {"sweep.md": f"{table(rows)}\n".encode(), "sweep.png": figure(rows).png}
   for name, content in contents.items():
-    draft = folder / f".{name}.draft"
-    draft.write_bytes(content)
-    os.replace(draft, folder / name)
+    writer.replace(folder / name, content)

@@ -84,7 +84,7 @@ def check_folder(folder: pathlib.Path) -> tuple[dict, Page]:
   markdown = (folder / "report.md").read_text("utf-8")
   shown = re.findall(r"\]\((figures/\w+\.png)\)", markdown)
   assert shown == [figure["file"] for figure in content["figures"]]
-  assert not [path for path in folder.rglob("*") if "draft" in path.name]
+  assert not [path for path in folder.rglob("*") if path.suffix == ".tmp"]
   return content, page
 
 
