@@ -4,13 +4,14 @@ import argparse
 import datetime
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+
+from ncl_jax import host
 
 ROOT = pathlib.Path(__file__).parent.parent
 PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
@@ -106,7 +107,7 @@ def machine() -> str:
     lines = info.read_text().splitlines()
     names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
     cpu = names[0] if names else cpu
-  cores = len(os.sched_getaffinity(0))
+  cores = host.cores()
   versions = []
   for package in PEERS:
     try:

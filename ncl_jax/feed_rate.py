@@ -2,15 +2,13 @@
 
 import dataclasses
 import math
-import os
-import resource
 import time
 
 import jax
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import feed, plan, sharding, speed, workdir
+from ncl_jax import feed, host, plan, sharding, speed, workdir
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
@@ -39,7 +37,7 @@ class Rate:
   cores: int
   resident: bool
   bytes_per_image: int
-  peak_memory: int
+  peak_memory: float
 
   @property
   def per_second(self) -> float:
@@ -72,15 +70,14 @@ def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
     next(stream)
   seconds, spent = time.perf_counter() - began, time.process_time() - cpu
   stream.close()
-  affinity = getattr(os, "sched_getaffinity", None)
   return Rate(
     images=batches * size,
     seconds=seconds,
     cpu_seconds=spent,
-    cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+    cores=host.cores(),
     resident=feed.is_resident(config, source, sharding.make_mesh(jax.devices()[:1])),
     bytes_per_image=math.prod(source.image_shape),
-    peak_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    peak_memory=host.peak_memory(),
   )
 
 

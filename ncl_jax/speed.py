@@ -3,14 +3,14 @@
 import contextlib
 import os
 import pathlib
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+
+from ncl_jax import host
 
 # Dense bfloat16 TFLOP/s of one device as JAX counts them, by a part of its
 # `device_kind`; the makers' data sheets. The first that fits counts.
@@ -130,14 +130,13 @@ def peak() -> float | None:
   return None
 
 
-def peak_memory() -> int:
+def peak_memory() -> float:
   """Most bytes in use so far: of a device; on CPU of this process."""
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   most = max(s.get("peak_bytes_in_use", 0) for s in stats)
   if most:
     return most
-  unit = 1 if sys.platform == "darwin" else 1024
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+  return host.peak_memory()
 
 
 def report(

@@ -10,6 +10,7 @@ PACKAGE = ROOT / "ncl_jax"
 
 LEVELS = {
   "errors": 0,
+  "host": 0,
   "checks": 0,
   "paths": 0,
   "numerics": 0,

@@ -14,6 +14,7 @@ from absl import logging
 from PIL import Image, ImageFile, ImageOps
 from PIL import features as pillow_features
 
+from ncl_jax import host
 from ncl_jax.data import depth
 from ncl_jax.errors import InputError
 
@@ -270,7 +271,12 @@ def in_threads(read_row, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray
 @functools.cache
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
   """Threads for the life of the process; starting them for each batch takes time."""
-  return concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
+  return concurrent.futures.ThreadPoolExecutor(_threads(), "decode")
+
+
+def _threads() -> int:
+  """A few more than cores, as some wait for the disk."""
+  return min(32, host.cores() + 4)
 
 
 def unreadable(paths: Sequence[str]) -> dict[str, str]:
@@ -285,7 +291,7 @@ def unreadable(paths: Sequence[str]) -> dict[str, str]:
 
   failed = {}
   with (
-    concurrent.futures.ThreadPoolExecutor() as pool,
+    concurrent.futures.ThreadPoolExecutor(_threads()) as pool,
     tqdm.tqdm(total=len(paths), desc="checking", unit="image", disable=None) as bar,
   ):
     # In blocks, because every waiting file costs memory.

@@ -8,6 +8,7 @@ import platform
 import jax
 
 import ncl_jax
+from ncl_jax import host
 from ncl_jax.self_check.result import Result
 
 
@@ -26,7 +27,7 @@ def devices() -> Result:
   memory = f"{limit / 2**30:.1f} GiB each" if limit else "memory unknown"
   detail = (
     f"{jax.device_count()} x {first.platform} ({first.device_kind}), {memory}, "
-    f"{jax.process_count()} process(es), {os.cpu_count()} CPU cores here"
+    f"{jax.process_count()} process(es), {host.cores()} CPU cores here"
   )
   unused = {
     "NVIDIA GPU": ("cuda13", "/dev/nvidia[0-9]*"),
