@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import losses, nonneg
+from ncl_jax import losses, nonneg, numerics
 from ncl_jax.data.source import Source
 
 
@@ -31,7 +31,7 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
     return {}
   classes, width = source.num_classes, config_lib.widths(config)["z"]
   # A key of its own: the network's are drawn from the seed's key itself.
-  key = jax.random.fold_in(jax.random.key(config.seed), 0)
+  key = jax.random.fold_in(numerics.key(config.seed), 0)
   bound = width**-0.5
   shape = (classes, width + 1)
   both = jax.random.uniform(key, shape, minval=-bound, maxval=bound)

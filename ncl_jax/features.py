@@ -128,7 +128,7 @@ def extract_two_views(
     The features of all first and of all second views, rows in the same order.
   """
   whole = sharding_lib.replicated(mesh)
-  key = jax.random.key(seed)
+  key = numerics.key(seed)
 
   def forward(variables, batch):
     return _forward_two(model, view, whole, key, variables, batch)

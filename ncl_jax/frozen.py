@@ -25,6 +25,7 @@ from ncl_jax import (
   losses,
   metrics,
   nonneg,
+  numerics,
   optimizers,
   paths,
   writer,
@@ -255,7 +256,7 @@ def _fit(
     writer.truncate(path / "metrics.jsonl", 0)  # of an attempt that was killed
   progress = writer.Progress(epochs * steps, 0, size)
   for epoch in range(1, epochs + 1):
-    key = jax.random.fold_in(jax.random.key(config.seed), epoch)
+    key = jax.random.fold_in(numerics.key(config.seed), epoch)
     state, values = run_epoch(state, h, key, config.loss.temperature)
     values = {name: float(value) for name, value in values.items()}
     if not np.isfinite(values["loss"]):

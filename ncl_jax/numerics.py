@@ -67,3 +67,16 @@ def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
   square = jnp.sum(z * z, axis=axis, keepdims=True)
   # `square > 0` would take NaN for an empty row.
   return z * jax.lax.rsqrt(jnp.where(square == 0, 1, square))
+
+
+def key(seed: jax.typing.ArrayLike) -> jax.Array:
+  """Returns a random key that gives the same numbers under every setting of JAX.
+
+  `jax_default_prng_impl` (rbg on many TPU machines) would change them, and under rbg
+  the numbers of keys that are mapped over depend on how many there are: an image's
+  random views would depend on the batch size.
+
+  Args:
+    seed: an integer, 0 or more.
+  """
+  return jax.random.key(seed, impl="threefry2x32")

@@ -172,7 +172,7 @@ def init(config: ConfigDict) -> dict[str, Any]:
   if config.loss.name == "dino":
     shape = (config.loss.prototypes, config_lib.widths(config)["z"])
     # A key of its own: the network's are drawn from the seed's key itself.
-    key = jax.random.fold_in(jax.random.key(config.seed), 1)
+    key = jax.random.fold_in(numerics.key(config.seed), 1)
     learnt["prototypes"] = jax.random.uniform(key, shape, minval=-1.0)
   return learnt
 

@@ -10,7 +10,7 @@ import PIL.ImageDraw
 import PIL.ImageFont
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, paths
+from ncl_jax import augment, checks, numerics, paths
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 
@@ -73,7 +73,7 @@ def picture(
   recipe = config_lib.augmentation(config)
   order = np.random.default_rng(config.seed).permutation(source.num_examples("train"))
   chosen = source.split("train").images[order[:images]]
-  u = augment.draws(jax.random.key(config.seed), len(chosen), views)
+  u = augment.draws(numerics.key(config.seed), len(chosen), views)
   make = jax.jit(augment.make_views, static_argnames="config")
   trained = _pixels(make(u, chosen, config=recipe), recipe)
   test = _pixels(jax.jit(augment.eval_view, static_argnums=1)(chosen, recipe), recipe)

@@ -19,6 +19,7 @@ from ncl_jax import (
   losses,
   metrics,
   momentum,
+  numerics,
   objective,
   optimizers,
 )
@@ -127,7 +128,7 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   size, channels = config.augment.size, source.image_shape[-1]
   # The forward pass that fixes the shapes is dead code, dropped before compilation.
   variables = model.init(
-    jax.random.key(config.seed), jnp.zeros((2, size, size, channels)), train=False
+    numerics.key(config.seed), jnp.zeros((2, size, size, channels)), train=False
   )
   params = dict(variables["params"]) | objective.init(config)
   params |= classifier.init(config, source)
@@ -135,7 +136,7 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   predictor = config_lib.predictor(config)
   if predictor is not None:
     # A key of its own: the network's are drawn from the seed's key itself.
-    key = jax.random.fold_in(jax.random.key(config.seed), 2)
+    key = jax.random.fold_in(numerics.key(config.seed), 2)
     drawn = predictor.init(key, jnp.zeros((2, config.model.projector_out)))
     params["predictor"] = drawn["params"]
     batch_stats = {**batch_stats, "predictor": drawn["batch_stats"]}
@@ -378,7 +379,7 @@ def _make_step(
   )
 
   def step(state, batch, seed):
-    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    key = jax.random.fold_in(numerics.key(seed), state.step)
     # Of the whole batch, so that views do not depend on `train.accumulate`.
     n, labels = batch["image"].shape[0], batch["label"]
     draws = augment.draws(key, n, config_lib.views(config))

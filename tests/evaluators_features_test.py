@@ -66,6 +66,16 @@ def test_two_views_do_not_depend_on_batch_or_devices(run, batch_size, devices):
     np.testing.assert_allclose(one.h, other.h, atol=1e-5 * np.abs(other.h).max())
 
 
+@pytest.mark.parametrize("batch_size", [7, 45])
+def test_two_views_do_not_depend_on_the_random_numbers_that_jax_prefers(
+  run, batch_size
+):
+  expected = two_views(run)[0].z
+  with jax.default_prng_impl("rbg"):
+    seen = two_views(run, batch_size=batch_size)[0].z
+  np.testing.assert_allclose(seen, expected, atol=1e-5 * np.abs(expected).max())
+
+
 def test_two_views_are_the_augmentations(run):
   """An image's views by hand: its own key, the recipe, the network."""
   one, other = two_views(run, seed=3)

@@ -1,11 +1,24 @@
 """Normalisation and division at their edges: zero is 0, no number stays no number."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ncl_jax.numerics import l2_normalize, safe_divide
+
+PACKAGE = pathlib.Path(__file__).parent.parent / "ncl_jax"
+
+
+def test_no_module_takes_the_keys_that_a_setting_of_jax_chooses():
+  for file in PACKAGE.rglob("*.py"):
+    code = re.sub(r">>> .*|\.\.\. .*", "", file.read_text(encoding="utf-8"))
+    made = re.findall(r"random\.(?:key|PRNGKey)\b.*", code)
+    assert all('impl="threefry2x32"' in line or "`" in line for line in made), file
+
 
 NAN, INF = float("nan"), float("inf")
 

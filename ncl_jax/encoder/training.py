@@ -238,7 +238,7 @@ def train(
   Raises:
     FloatingPointError: if the loss stops being finite.
   """
-  keys = jax.random.split(jax.random.key(seed))
+  keys = jax.random.split(numerics.key(seed))
   count, width = data["x"].shape
   state = start(keys[0], width, recipe)
   on_device = jax.device_put(data)

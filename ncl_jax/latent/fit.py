@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import checks, losses, nonneg
+from ncl_jax import checks, losses, nonneg, numerics
 from ncl_jax.latent.space import Space
 
 LOSSES = ("spectral", "nt_xent")
@@ -56,7 +56,7 @@ def fit(
   checks.choice("network", network, NETWORKS)
   settings = (loss, map_name, width, network, steps, batch_size)
   arrays = [jnp.asarray(a, jnp.float32) for a in (space.prior, space.conditional)]
-  keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
+  keys = jax.vmap(numerics.key)(jnp.arange(seeds))
   return np.asarray(_fit(settings, temperature, *arrays, keys))
 
 
