@@ -23,6 +23,7 @@ from ncl_jax import (
   checkpoint,
   features,
   fingerprints,
+  numerics,
   optimizers,
   supervised_loop,
 )
@@ -75,7 +76,7 @@ def train(
     config: the resolved settings of the run that the network comes from.
     variables: {"params", "batch_stats"} to start from; never changed.
     source: labelled data.
-    mesh: batches are split over its devices.
+    mesh: batches are split over its devices, or over as many as share one equally.
     layers: what the classifiers see, see `features.Features.layer`.
     frozen: True leaves the network as it is, in evaluation mode; False trains it too,
       with the batch's statistics, and takes one layer, h.
@@ -88,20 +89,19 @@ def train(
   Raises:
     InputError: for settings that cannot work.
     FloatingPointError: if the loss stops being finite.
-    Stopped: after SIGTERM or Ctrl-C; with a folder, everything is saved.
+    Stopped: after one of `errors.SIGNALS`; with a folder, everything is saved.
   """
   if not frozen and layers != ("h",):
     raise ValueError(f"layers = {layers}: finetuning has one classifier, on h")
   source = data_lib.labelled(source, recipe.label_fraction, config.seed)
   images = source.num_examples("train")
-  if images < mesh.size and jax.process_count() == 1:
-    # A handful of images needs no more devices.
-    few = list(mesh.devices.flat)[: 2 ** int(math.log2(images))]
-    mesh = sharding_lib.make_mesh(few)
   batch_size = recipe.batch_size
   if images < batch_size:
     batch_size = 2 ** int(math.log2(images))
-  sharding_lib.check_batch(mesh, batch_size)
+  whole, mesh = mesh, sharding_lib.that_share(mesh, batch_size)
+  if mesh is not whole and jax.process_count() > 1:
+    # Several processes cannot move arrays from one set of devices to another.
+    variables = jax.device_get(variables)
   per_epoch = source.steps_per_epoch(batch_size)
   total = recipe.epochs * per_epoch
 
@@ -149,8 +149,11 @@ def train(
   if not frozen:
     params = params | {"backbone": state.params["backbone"]}
     network = {"params": params, "batch_stats": state.batch_stats}
+  heads = state.params["heads"]
+  if mesh is not whole and jax.process_count() > 1:
+    network, heads = jax.device_get((network, heads))
   labels = source.split("train").labels
-  return Trained(network, state.params["heads"], labels, batch_size, total)
+  return Trained(network, heads, labels, batch_size, total)
 
 
 def accuracy(
@@ -244,7 +247,7 @@ def make_step(
     return loss, (batch_stats, values)
 
   def step(state, network, batch):
-    key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+    key = jax.random.fold_in(numerics.key(config.seed), state.step)
     draws = augment.draws(key, batch["image"].shape[0], views=1)
     images = augment.make_views(draws, batch["image"], view)[:, 0]
     gradients, (batch_stats, values) = jax.grad(loss_fn, has_aux=True)(
@@ -282,7 +285,7 @@ def init_heads(config: ConfigDict, source: Source, layers: tuple[str, ...]) -> A
   heads = {}
   for index, (name, width) in enumerate(config_lib.widths(config).items()):
     if name in layers:
-      key = jax.random.fold_in(jax.random.key(config.seed), index)
+      key = jax.random.fold_in(numerics.key(config.seed), index)
       shape = (width + 1, source.num_classes)
       bound = width**-0.5
       both = jax.random.uniform(key, shape, minval=-bound, maxval=bound)

@@ -64,6 +64,26 @@ def test_processes_are_neighbours_on_every_slice_of_a_tpu(kind):
     assert {device.id for device in mesh.devices.flat} == {d.id for d in devices}
 
 
+@pytest.mark.parametrize(
+  ("owners", "batch_size", "used"),
+  [
+    ([0] * 3, 64, [0, 1]),
+    ([0] * 12, 64, range(8)),
+    ([0] * 8, 3, [0, 1, 2]),
+    ([0] * 3 + [1] * 3, 64, [0, 1, 3, 4]),
+    ([0] * 4 + [1] * 4, 64, range(8)),
+    ([0] * 3 + [1] * 2, 12, [0, 1, 3, 4]),
+    ([0, 1, 2], 9, range(3)),
+  ],
+)
+def test_devices_that_share_a_batch(owners, batch_size, used):
+  chips = [Chip(process, i) for i, process in enumerate(owners)]
+  mesh = sharding.that_share(sharding.make_mesh(chips), batch_size)
+  assert [chip.id for chip in mesh.devices.flat] == list(used)
+  with pytest.raises(InputError, match="64.* 3 processes.* is 63"):
+    sharding.that_share(sharding.make_mesh([Chip(i, i) for i in range(3)]), 64)
+
+
 def test_rows_of_a_process_follow_its_devices(monkeypatch):
   mesh = jax.sharding.Mesh([Chip(p, p) for p in (0, 2, 2, 1, 0, 1)], ("data",))
   rows = [[0, 1, 8, 9], [6, 7, 10, 11], [2, 3, 4, 5]]

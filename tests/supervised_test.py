@@ -235,6 +235,19 @@ def test_finetuning_takes_a_stratified_part_of_the_labels(
   assert 0 <= result["h"]["accuracy"] <= 1
 
 
+@pytest.mark.parametrize("devices", [3, 6, 7])
+def test_any_number_of_devices_will_do(devices, finetuned, config, variables, source):
+  seen = supervised.train(
+    SGD, config, variables, source, mesh_of(devices), frozen=False
+  )
+  assert (seen.batch_size, seen.steps) == (16, 4)
+  for a, b in zip(
+    *(jax.tree.leaves((run.variables, run.heads)) for run in (seen, finetuned[0])),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, atol=1e-3)
+
+
 def test_fewer_images_than_devices_take_fewer_devices(config, variables, source):
   result = finetune.evaluate(config, variables, source, mesh_of(8), label_fraction=0.1)
   settings = result["settings"]
