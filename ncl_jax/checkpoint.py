@@ -10,7 +10,6 @@ second, and the first step of a new run need not wait for it.
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import itertools
@@ -53,6 +52,8 @@ def lock(file: pathlib.Path, use: str) -> Iterator[None]:
     # Not around the yield: an error of what is done under the lock has another file.
     with naming(file):
       try:
+        import fcntl  # not on Windows
+
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         opened.seek(0)
@@ -60,13 +61,13 @@ def lock(file: pathlib.Path, use: str) -> Iterator[None]:
           f"{file.parent} is in use: {opened.read().strip() or 'another process'} is "
           f"{use} there. Wait for it, stop it, or choose another --workdir"
         ) from None
-      except OSError as error:
-        if error.errno not in _NO_LOCKS:
+      except (OSError, ImportError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
           raise
         logging.warning(
           "%s cannot be locked: its file system has no locks (%s). Start no other "
           "program that writes to %s",
-          *(file, error.strerror, file.parent),
+          *(file, error, file.parent),
         )
       opened.truncate(0)
       opened.write(f"process {os.getpid()} on {socket.gethostname()}\n")

@@ -1,15 +1,16 @@
 """How every program starts and ends: flags, log, compile cache, one message an error.
 
-Exit codes: 0 done (also `--help`), 1 failed, also where a result is printed that cannot
-be written, 2 wrong input, 130 interrupted, 143 ended by SIGTERM with everything saved;
-after the last two the same command goes on.
+The exit codes are `errors.EXIT_CODES`; after 130 and 143 the same command goes on. A
+result that is printed and cannot be written is a failure.
 """
 # ruff: noqa: E402
 
+import contextlib
 import dataclasses
 import gc
 import importlib.util
 import logging as python_logging
+import os
 import pathlib
 import re
 import sys
@@ -30,6 +31,7 @@ from ml_collections import ConfigDict, config_flags
 from ncl_jax import compile_cache, data, distributed, paths, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
+  EXIT_CODES,
   EXIT_FAILED,
   EXIT_INPUT,
   EXIT_INTERRUPTED,
@@ -115,6 +117,7 @@ def run(
   try:
     code = _run(main, required, sys.argv, fields)
   finally:
+    _flush()
     distributed.leave(code)
   sys.exit(code)
 
@@ -203,6 +206,7 @@ def _run(
   try:
     _parse(required, argv, fields)
     _set_up_log()
+    distributed.hear_as_sigterm()
     compile_cache.set_up()
     distributed.initialize(
       _COORDINATOR.value,
@@ -236,8 +240,18 @@ def _run(
 
 
 def _say(text: str, code: int) -> int:
-  print(text, file=sys.stderr)
+  with contextlib.suppress(OSError):
+    print(text, file=sys.stderr)
   return code
+
+
+def _flush() -> None:
+  """Writes what is left; a terminal that is gone must not change the exit code."""
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except OSError:
+      os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _message(error: Exception) -> str:
@@ -355,8 +369,10 @@ def _usage(main: Callable[[], None]) -> str:
   for flag in own:
     if flag.name in shared:
       lines += _explained(flag)
-  codes = "0 done, 1 failed, 2 wrong input, 130 or 143 stopped with everything saved"
-  return "\n".join([*lines, "", f"Exit codes: {codes}.", "The guide is in docs/."])
+  lines += ["", "Exit codes:"]
+  for code, text in EXIT_CODES.items():
+    lines += _entry(f"{code}", text)
+  return "\n".join([*lines, "", "The guide is in docs/."])
 
 
 def _explained(flag: flags.Flag) -> list[str]:

@@ -1,11 +1,13 @@
 """Several processes as one program: start, agreement, and being asked to stop."""
 
+import contextlib
 import hashlib
 import os
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -14,7 +16,12 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from ncl_jax.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, InputError, Stopped
+from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, InputError, Stopped
+
+# Those that this system has; Windows lacks the last two.
+_NUMBERS = {
+  getattr(signal, name): code for name, code in SIGNALS.items() if hasattr(signal, name)
+}
 
 
 def initialize(
@@ -67,16 +74,29 @@ def initialize(
       "process_id": process_id,
     }
   try:
-    jax.distributed.initialize(
-      **where,
-      heartbeat_timeout_seconds=heartbeat_seconds,
-      shutdown_timeout_seconds=heartbeat_seconds,
-    )
+    with _no_proxy():
+      jax.distributed.initialize(
+        **where,
+        heartbeat_timeout_seconds=heartbeat_seconds,
+        shutdown_timeout_seconds=heartbeat_seconds,
+      )
   except ValueError as error:
     raise InputError(
       f"--distributed found no cluster here ({error}): give --coordinator, "
       "--num_processes and --process_id"
     ) from error
+
+
+@contextlib.contextmanager
+def _no_proxy() -> Iterator[None]:
+  """Takes proxies out of the environment: through one, no process finds another."""
+  names = [n for n in os.environ if n.lower() in ("http_proxy", "https_proxy")]
+  names += [n for n in os.environ if n.lower() in ("all_proxy", "grpc_proxy")]
+  taken = {name: os.environ.pop(name) for name in names}
+  try:
+    yield
+  finally:
+    os.environ |= taken
 
 
 def leave(code: int) -> None:
@@ -122,12 +142,29 @@ def agree(what: str, value: str) -> None:
     )
 
 
-class StopRequests:
-  """Turns SIGTERM and Ctrl-C into a question that the loop asks after each step.
+def hear_as_sigterm() -> None:
+  """Makes SIGHUP and SIGUSR1 do what SIGTERM does; a signal ignored stays ignored.
 
-  Several processes agree on the step (SIGTERM to any of them is enough); Ctrl-C is then
-  left as it is. A second signal acts at once, as it would have without this. To be used
-  in a `with` block; in any other than the main thread it watches nothing.
+  Called by programs at their start, in the main thread.
+  """
+  for number in _NUMBERS:
+    usual = signal.getsignal(number) == signal.SIG_DFL
+    if usual and number not in (signal.SIGTERM, signal.SIGINT):
+      signal.signal(number, _to_sigterm)
+
+
+def _to_sigterm(number: int, frame: FrameType | None) -> None:
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+class StopRequests:
+  """Turns `errors.SIGNALS` into a question that the loop asks after each step.
+
+  Several processes agree on the step (a signal to any of them is enough); Ctrl-C is
+  then left as it is. A second SIGTERM or Ctrl-C acts at once, as it would have without
+  this; a second SIGHUP does not, as a closed terminal may send two. A signal that is
+  ignored, as SIGHUP is under nohup, stays ignored. To be used in a `with` block; in any
+  other than the main thread it watches nothing.
   """
 
   _asked = 0
@@ -139,10 +176,12 @@ class StopRequests:
     self._together = jax.distributed.is_initialized()
 
   def __enter__(self) -> "StopRequests":
-    main = threading.current_thread() is threading.main_thread()
-    if main and not self._together:
-      for number in (signal.SIGTERM, signal.SIGINT):
-        self._before[number] = signal.signal(number, self._note)
+    if threading.current_thread() is threading.main_thread():
+      for number in _NUMBERS:
+        own = self._together and number in (signal.SIGTERM, signal.SIGINT)
+        if not own and signal.getsignal(number) != signal.SIG_IGN:
+          handler = _to_sigterm if self._together else self._note
+          self._before[number] = signal.signal(number, handler)
     return self
 
   def __exit__(
@@ -151,17 +190,19 @@ class StopRequests:
     error: BaseException | None,
     trace: TracebackType | None,
   ) -> None:
-    self._restore()
+    self._restore(*_NUMBERS)
 
   def _note(self, number: int, frame: FrameType | None) -> None:
-    self._seen = number
-    self._restore()
-    logging.info("%s: stopping after this step", signal.Signals(number).name)
+    if self._seen is None:
+      self._seen = number
+      logging.info("%s: stopping after this step", signal.Signals(number).name)
+    if number in (signal.SIGTERM, signal.SIGINT):
+      self._restore(signal.SIGTERM, signal.SIGINT)
 
-  def _restore(self) -> None:
-    for number, handler in self._before.items():
-      signal.signal(number, handler)  # type: ignore[arg-type]
-    self._before = {}
+  def _restore(self, *numbers: int) -> None:
+    for number in numbers:
+      if number in self._before:
+        signal.signal(number, self._before.pop(number))  # type: ignore[arg-type]
 
   def at(self) -> bool:
     """Whether to save and stop now; every process is to ask equally often."""
@@ -175,9 +216,10 @@ class StopRequests:
 
   def stopped(self, step: int, total: int) -> Stopped:
     """The exception that ends the loop, once the state after `step` is saved."""
-    interrupted = self._seen == signal.SIGINT
+    number = signal.Signals(self._seen or signal.SIGTERM)
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
     return Stopped(
-      f"stopped by {'Ctrl-C' if interrupted else 'SIGTERM'} after step {step} of "
-      f"{total}, which is saved: run the same command again to go on",
-      EXIT_INTERRUPTED if interrupted else EXIT_TERMINATED,
+      f"stopped by {name} after step {step} of {total}, which is saved: run the same "
+      "command again to go on",
+      _NUMBERS[number],
     )

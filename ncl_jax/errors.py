@@ -6,6 +6,23 @@ from collections.abc import Iterator
 
 EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 
+EXIT_CODES = {
+  0: "done",
+  EXIT_FAILED: "failed; earlier checkpoints are kept",
+  EXIT_INPUT: "wrong input; nothing was changed",
+  EXIT_INTERRUPTED: "stopped by Ctrl-C; what can be resumed is saved",
+  EXIT_TERMINATED: "stopped by SIGTERM, SIGHUP or SIGUSR1; as for Ctrl-C",
+}
+
+# A scheduler that is about to end a job sends SIGTERM or SIGUSR1, a terminal that is
+# closed SIGHUP. All three ask for the same.
+SIGNALS = {
+  "SIGINT": EXIT_INTERRUPTED,
+  "SIGTERM": EXIT_TERMINATED,
+  "SIGHUP": EXIT_TERMINATED,
+  "SIGUSR1": EXIT_TERMINATED,
+}
+
 
 class InputError(ValueError):
   """Wrong input, found before any work was done.
@@ -27,7 +44,7 @@ class Stopped(Exception):
   """Training ended early because it was asked to, with everything saved.
 
   Attributes:
-    exit_code: 143 after SIGTERM, 130 after Ctrl-C: what the signal itself would give.
+    exit_code: see `SIGNALS`.
   """
 
   def __init__(self, message: str, exit_code: int):

@@ -44,7 +44,7 @@ def run(
 
   Raises:
     FloatingPointError: if the loss stops being finite.
-    Stopped: after SIGTERM or Ctrl-C, if there is a folder.
+    Stopped: after one of `errors.SIGNALS`, if there is a folder.
   """
   with contextlib.ExitStack() as stack:
     if folder is not None:

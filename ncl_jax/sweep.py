@@ -176,7 +176,7 @@ def sweep(
   Raises:
     InputError: for settings that cannot work, before anything is trained.
     Failed: at the end, if a cell failed, naming each.
-    Stopped: after SIGTERM or Ctrl-C, with everything saved.
+    Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
   for name in programs:
     checks.choice("program", name, tuple(evaluators.PROGRAMS))

@@ -67,7 +67,7 @@ def train(
     FloatingPointError: if the loss or a parameter stops being finite, naming the step;
       the last good checkpoint is kept.
     SaveError: if a checkpoint cannot be written, naming its step; others are kept.
-    Stopped: after SIGTERM or Ctrl-C, with everything saved.
+    Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
   config_lib.validate(config)
   source = source or workdir_lib.load_source(config)

@@ -1,5 +1,6 @@
 """What a run writes while it goes: `metrics.jsonl`, and progress for who watches."""
 
+import contextlib
 import datetime
 import json
 import math
@@ -141,8 +142,11 @@ class Progress:
     rate = (step - self._first) / max(now - self._begun, 1e-9)
     text = f"{rate * self._images:,.0f} images/s  {message}"
     if self._bar is not None:
-      self._bar.set_postfix_str(text, refresh=False)
-      self._bar.update(step - self._bar.n)
+      try:
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(step - self._bar.n)
+      except OSError:  # the terminal is gone, the run is not
+        self._bar = None
     elif now - self._said >= self._pause or step == self._total:
       self._said = now
       left = (self._total - step) / max(rate, 1e-9)
@@ -157,4 +161,5 @@ class Progress:
   def close(self) -> None:
     """Leaves the terminal clean."""
     if self._bar is not None:
-      self._bar.close()
+      with contextlib.suppress(OSError):
+        self._bar.close()

@@ -1,10 +1,17 @@
 """Asked to stop, several processes, and a peer that dies."""
 
+import contextlib
+import fcntl
 import functools
 import json
 import os
+import pty
+import select
 import shutil
 import signal
+import subprocess
+import sys
+import termios
 import threading
 import time
 
@@ -12,9 +19,9 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from processes import finish, start, wait_for_step
+from processes import PROCESS, ROOT, finish, start, wait_for_step
 
-from ncl_jax import checkpoint, distributed, writer
+from ncl_jax import checkpoint, distributed, errors, writer
 from ncl_jax.errors import InputError
 
 
@@ -32,6 +39,19 @@ def test_half_a_set_up_is_refused(settings, says):
     distributed.initialize(*settings)
   with pytest.raises(InputError, match="--distributed is too much"):
     distributed.initialize("host:1", 2, 0, detect=True)
+
+
+def test_processes_do_not_look_for_each_other_through_a_proxy(monkeypatch):
+  for name in ("http_proxy", "HTTPS_PROXY", "grpc_proxy"):
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+  seen = []
+  monkeypatch.setattr(
+    jax.distributed, "initialize", lambda **_: seen.append(dict(os.environ))
+  )
+  distributed.initialize("127.0.0.1:1", 2, 0)
+  (during,) = seen
+  assert not [name for name in during if name.lower().endswith("_proxy")]
+  assert os.environ["HTTPS_PROXY"] == "http://proxy.example:3128"
 
 
 def test_alone_nothing_is_started():
@@ -55,6 +75,97 @@ def test_a_signal_is_a_question_and_the_second_one_acts(number, code):
   with distributed.StopRequests():
     pass
   assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_scheduler_and_a_closed_terminal_ask_as_often_as_they_like(number):
+  before = signal.getsignal(number)
+  with distributed.StopRequests() as stop:
+    assert not stop.at()
+    for _ in range(3):
+      os.kill(os.getpid(), number)
+    assert stop.at()
+    stopped = stop.stopped(2, 9)
+    assert stopped.exit_code == 143 and number.name in str(stopped)
+    # What comes after a warning is the first of its kind: the save is not cut off.
+    os.kill(os.getpid(), signal.SIGTERM)
+  assert signal.getsignal(number) == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    distributed.hear_as_sigterm()
+    with distributed.StopRequests() as stop:
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert not stop.at()
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_where_nothing_can_be_saved_they_end_a_program_as_sigterm_does(number):
+  code = (
+    "import os, signal\n"
+    "from ncl_jax import distributed\n"
+    "distributed.hear_as_sigterm()\n"
+    f"os.kill(os.getpid(), {int(number)})\n"
+  )
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT)
+  assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+def test_a_run_is_saved_when_it_is_warned_or_its_terminal_is_closed(tmp_path, number):
+  data = tiny.npz(tmp_path / "data.npz")
+  work = tmp_path / "run"
+  command = [sys.executable, str(PROCESS), *training(tmp_path, "run")]
+  command += ["--config.train.epochs=4000", f"--config.data.source=arrays:{data}"]
+  ours, theirs = pty.openpty()
+  running = subprocess.Popen(
+    command,
+    cwd=ROOT,
+    stdin=theirs,
+    stdout=theirs,
+    stderr=theirs,
+    # The terminal becomes the process's own, as in a shell.
+    preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
+  )
+  os.close(theirs)
+  closed = threading.Event()
+  reader = threading.Thread(target=watch, args=(ours, closed))
+  reader.start()
+  try:
+    wait_for_step([running], work / "metrics.jsonl", 4)
+    if number == signal.SIGHUP:
+      closed.set()  # the kernel sends SIGHUP, and writing is an error from now on
+    else:
+      running.send_signal(number)
+    assert running.wait(120) == 143
+  finally:
+    closed.set()
+    running.kill()
+    reader.join()
+  logged = writer.read(work / "metrics.jsonl")
+  assert checkpoint.steps(work)[-1] >= logged[-1]["step"] > 0
+
+
+def watch(terminal, closed):
+  """Reads what a program shows, as it would wait for a reader; then closes."""
+  with contextlib.suppress(OSError):
+    while not closed.is_set():
+      if select.select([terminal], [], [], 0.1)[0]:
+        os.read(terminal, 2**16)
+  os.close(terminal)
+
+
+def test_every_exit_code_is_in_the_guide_and_in_help():
+  guide = (ROOT / "docs" / "resuming.md").read_text()
+  for code in errors.EXIT_CODES:
+    assert f"| {code} |" in guide
+  for name, code in errors.SIGNALS.items():
+    assert name.replace("SIGINT", "Ctrl-C") in errors.EXIT_CODES[code]
+    assert name.replace("SIGINT", "Ctrl-C") in guide
 
 
 def test_outside_the_main_thread_signals_are_left_alone():
@@ -133,10 +244,10 @@ def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
   long = training(
     tmp_path, "two", "--config.train.epochs=4000", "--config.train.steps_per_call=3"
   )
-  # SIGTERM to one of them: both save the same step and say so.
+  # A warning to one of them: both save the same step and say so.
   running = start(tmp_path, long, long)
   wait_for_step(running, file, 6)
-  running[1].send_signal(signal.SIGTERM)
+  running[1].send_signal(signal.SIGUSR1)
   ended = finish(running)
   assert [code for code, _, _ in ended] == [143, 143], ended
   said = [err.splitlines()[-1] for _, _, err in ended]
