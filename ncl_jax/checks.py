@@ -229,6 +229,24 @@ def _check_range(name: str, given: Any, allowed: str, end: int | None = None) ->
     )
 
 
+def pixels(name: str, images: Any) -> None:
+  """Raises unless `images` are uint8.
+
+  Args:
+    name: what the message calls them.
+    images: of any shape; a traced one has a type, too.
+
+  Raises:
+    InputError: another type: floats in 0..1 would pass for black.
+  """
+  dtype = images.dtype if hasattr(images, "dtype") else np.asarray(images).dtype
+  if dtype != np.uint8:
+    raise InputError(
+      f"{name} is {dtype}: it must be uint8, 0 to 255; floats in 0..1 become that by "
+      "numpy.round(255 * images).astype(numpy.uint8)"
+    )
+
+
 def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
   """Raises unless two feature matrices have the same number of dimensions.
 

@@ -71,6 +71,7 @@ def corrupt(image: np.ndarray, name: str, severity: int, seed: int = 0) -> np.nd
   checks.choice("corruption", name, NAMES)
   checks.whole("severity", severity, 1, 5)
   kind = _KINDS[name]
+  checks.pixels("image", image)
   if kind.colour and image.shape[-1] != 3:
     raise InputError(f"{name} needs 3 channels, the image has {image.shape[-1]}")
   levels = kind.small if min(image.shape[:2]) < SMALL_BELOW else kind.large

@@ -69,6 +69,7 @@ def describe(
     *_listed("Changed here", changed, "nothing: the settings are the file's"),
     *_listed("From the data", filled, "nothing"),
     *_data(source, read, resident),
+    *(f"          {sentence}" for sentence in config_lib.texts_cut(resolved, source)),
     *_length(resolved, source, path),
     *_network(resolved, source, mesh.size),
     "Nothing was trained, and nothing written.",
@@ -106,7 +107,8 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
   return [
     f"Training  {config.method.upper()} on {jax.device_count()} "
     f"{jax.default_backend()} device(s): {total} steps of {config.train.batch_size} "
-    f"images, {config.train.epochs} epochs of {per_epoch}; {begins} in {path}"
+    f"images, {config.train.epochs} epochs of {per_epoch}; {begins} in {path}",
+    f"          loss {config.loss.name}: {config_lib.negatives(config)}",
   ]
 
 

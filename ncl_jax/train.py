@@ -283,6 +283,9 @@ def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> Non
     if config.model.batch_norm == "per_view"
     else "over both views and all devices",
   )
+  logging.info("loss %s: %s", config.loss.name, config_lib.negatives(config))
+  for sentence in config_lib.texts_cut(config, source):
+    logging.warning("%s: %s", source.name, sentence)
   if config.train.accumulate > 1:
     logging.info(
       "each batch in %d chunks, batch statistics by chunk, the loss of the whole batch",

@@ -7,9 +7,10 @@ import pytest
 from absl import logging
 from PIL import Image
 
-from ncl_jax import data
+from ncl_jax import corruptions, data
 from ncl_jax.data import decode, depth
 from ncl_jax.errors import InputError
+from ncl_jax.explorer import thumbnails
 
 RANDOM = np.random.default_rng(0)
 
@@ -251,3 +252,12 @@ def test_test_images_of_classes_without_training_images_are_counted(
     "4 of 6 labelled test images are of 2 classes without a training image (2, 3)"
     in log.text
   )
+
+
+def test_pixels_that_are_no_bytes_are_refused_where_bytes_are_wanted():
+  """Floats in 0..1 passed for images that are black."""
+  image = np.full((4, 4, 1), 0.5)
+  with pytest.raises(InputError, match=r"image is float64: .*255 \* images"):
+    corruptions.corrupt(image, "brightness", 1)
+  with pytest.raises(InputError, match="images is float64"):
+    thumbnails.sprite(image[None])

@@ -138,3 +138,31 @@ def test_both_files_take_every_kind_and_refuse_the_same(form, level, tmp_path):
 def test_an_encoder_refuses_the_binary_coding():
   with pytest.raises(InputError, match="y is -1 and 1 alone"):
     given.numbered([-1, 1, -1, 1], 4)
+
+
+@pytest.mark.parametrize("form", ["arrays", "pairs"])
+def test_measured_factors_are_numbered_by_value_up_to_rounding(form, tmp_path):
+  """0.1 + 0.2 and 0.3 are one value, and float32 makes no further ones."""
+  values = np.array([0.5, 0.1 + 0.2, 0.3, np.float32(0.3), NAN, 0.5] * 2)
+  arrays = {"images": IMAGES, "labels_scale": values, "labels": np.arange(12) % 2}
+  if form == "pairs":
+    arrays["captions"] = np.array(["a text"] * 12)
+  np.savez(tmp_path / "set.npz", **arrays)
+  source = data.load(f"{form}:{tmp_path}/set.npz")
+  found = np.concatenate([s.levels["scale"] for s in source.splits.values()])
+  assert sorted(found.tolist()) == [-1] * 2 + [0] * 6 + [1] * 4
+  assert source.level_names["scale"] == ("0.3", "0.5")
+
+
+def test_factors_of_whole_numbers_and_names_stay_labels():
+  for values in ([0.0, 2.0, 1.0], [0, 2, 1], ["a", "c", "b"]):
+    found = labels.factors({"x": np.array(values)}, "here")
+    expected = labels.numbered({"x": np.array(values)}, "here")
+    assert found[0]["x"].tolist() == expected[0]["x"].tolist() == [0, 2, 1]
+    assert found[1] == expected[1]
+
+
+def test_a_continuous_factor_is_refused_with_the_number():
+  values = np.linspace(0, 1, 3000)
+  with pytest.raises(InputError, match="3000 different values in x; allowed: 1500"):
+    labels.factors({"x": values}, "here")

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ncl_jax import data
+from ncl_jax import data, interop
 from ncl_jax.data import npz
 from ncl_jax.encoder import program
 from ncl_jax.errors import InputError
@@ -77,3 +77,10 @@ def test_files_that_numpy_wrote_are_read(tmp_path):
     found = npz.read(tmp_path / "x.npz")
     for key, array in arrays.items():
       np.testing.assert_array_equal(found[key], array, strict=True)
+
+
+def test_weights_in_bfloat16_are_read(tmp_path):
+  np.savez(tmp_path / "x.npz", w=VALUES)
+  np.testing.assert_array_equal(
+    interop.read(tmp_path / "x.npz")["w"], VALUES.astype(np.float32)
+  )

@@ -22,7 +22,15 @@ from ncl_jax.config.keys import (
   put,
   to_json,
 )
-from ncl_jax.config.network import augmentation, model, predictor, views, widths
+from ncl_jax.config.network import (
+  augmentation,
+  model,
+  negatives,
+  predictor,
+  texts_cut,
+  views,
+  widths,
+)
 from ncl_jax.config.resolution import resolve
 from ncl_jax.config.validation import validate
 
@@ -39,11 +47,13 @@ __all__ = [
   "known_keys",
   "model",
   "nearest_key",
+  "negatives",
   "overrides",
   "predictor",
   "put",
   "resolve",
   "set_method",
+  "texts_cut",
   "to_json",
   "validate",
   "views",

@@ -3,10 +3,13 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, families, models, towers, vit
 from ncl_jax.config.fields import VITS
+from ncl_jax.data import texts as texts_lib
+from ncl_jax.data.source import Source
 
 
 def model(
@@ -60,6 +63,44 @@ def predictor(config: ConfigDict) -> models.Projector | None:
     jnp.dtype(settings.dtype),
     batch_norm=True,
   )
+
+
+def texts_cut(config: ConfigDict, source: Source) -> list[str]:
+  """Sentences about the texts of a set that are longer than the text tower."""
+  if config.loss.name != "clip":
+    return []
+  sentences = []
+  for name, split in source.splits.items():
+    kinds: dict[str, Any] = {"captions": split.captions}
+    if source.texts:
+      kinds["texts"] = texts_lib.from_pictures(split.images[np.arange(len(split))])
+    for kind, texts in kinds.items():
+      found = "" if texts is None else towers.cut(texts, config.text.length)
+      if found:
+        sentences.append(
+          f"{name} {kind}: {found}. Raise text.length={config.text.length}"
+        )
+  return sentences
+
+
+def negatives(config: ConfigDict) -> str:
+  """How many negatives the loss sets against each positive, for the log.
+
+  Of the global batch, over all devices, processes and chunks.
+  """
+  batch, name = config.train.batch_size, config.loss.name
+  others = batch - 1
+  texts = {
+    "nt_xent": f"each view has {2 * others} negatives, both views of the other images",
+    "sup_con": (
+      f"each view has {2 * others + 1} other views as candidates; those of its class "
+      "are positives"
+    ),
+    "clip": f"each image has {others} texts as negatives, each text {others} images",
+    "spectral": f"each view has {others} negatives, the other views of other images",
+    "moco_v3": f"each view has {others} negatives, the slow copy's of other images",
+  }
+  return f"{texts[name]} of the batch" if name in texts else "no negatives"
 
 
 def widths(config: ConfigDict) -> dict[str, int]:

@@ -114,6 +114,10 @@ def load(
     source.num_classes,
     "" if source.num_classes else " (unlabelled)",
   )
+  if source.num_classes:
+    shown = [f"{k} {name}" for k, name in enumerate(source.class_names[:10])]
+    more = ", ..." if source.num_classes > 10 else ""
+    logging.info("%s: classes by number: %s%s", source.name, ", ".join(shown), more)
   for warning in suspicious.found(source):
     logging.warning("%s: %s", source.name, warning)
   return source

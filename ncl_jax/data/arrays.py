@@ -32,7 +32,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
 
   Images are [N, H, W] or [N, H, W, C] with C 1 or 3, of the types and depths of
   `depth`. Labels are [N] or [N, 1], see `labels`: whole numbers from 0 to K-1, or names
-  of classes. Python objects are refused: to read them would run what is in the file.
+  of classes; those of further levels may be measured factors, too. Python objects are
+  refused: to read them would run what is in the file.
 
   Args:
     path: the file.
@@ -64,9 +65,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   levels = levels_of(arrays, label_names)
   level_names: dict[str, tuple[str, ...]] = {}
   for level, keys in levels.items():
-    found, level_names[level] = labels_lib.numbered(
-      {k: arrays[k] for k in keys}, f"{path}"
-    )
+    number = labels_lib.factors if level else labels_lib.numbered
+    found, level_names[level] = number({k: arrays[k] for k in keys}, f"{path}")
     arrays.update(found)
   images = checked_images(
     {images_name: arrays[images_name] for images_name, _ in parts.values()}, f"{path}"

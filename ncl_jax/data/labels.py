@@ -101,6 +101,42 @@ def parse(labels: Any, what: str) -> Labels:
   return Labels(values, minus, bool(minus.any()))
 
 
+def factors(
+  parts: Mapping[str, Any], place: str
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+  """As `numbered`, of a further level, which may also be a measured factor.
+
+  Floats that are no whole numbers, such as the scales 0.5, 0.6 and 0.7, are numbered by
+  value; those that differ by less than a millionth of the range are one value, as
+  rounding makes them. NaN is no value.
+  """
+  arrays = {key: np.asarray(labels) for key, labels in parts.items()}
+  if any(array.dtype.kind not in "f" for array in arrays.values()):
+    return numbered(parts, place)
+  flat = {key: array.reshape(-1).astype(np.float64) for key, array in arrays.items()}
+  together = np.concatenate(list(flat.values()))
+  together = together[~np.isnan(together)]
+  if np.isinf(together).any() or (together == np.round(together)).all():
+    return numbered(parts, place)
+  for key, array in arrays.items():
+    if array.ndim > 2 or array.size != len(array):
+      raise InputError(f"{key} in {place} has the shape {array.shape}; allowed: [N]")
+  together = np.unique(together)
+  step = 1e-6 * (together[-1] - together[0])
+  starts = together[np.diff(together, prepend=-np.inf) > step]
+  most = max(1000, sum(map(len, flat.values())) // 2)
+  if len(starts) > most:
+    raise InputError(
+      f"{place}: {len(starts)} different values in {', '.join(parts)}; allowed: "
+      f"{most}, each a value of a factor. Divide a continuous one into bins"
+    )
+  numbers = {}
+  for key, values in flat.items():
+    found = np.searchsorted(starts, np.nan_to_num(values), side="right") - 1
+    numbers[key] = np.where(np.isnan(values), UNLABELLED, found).astype(np.int32)
+  return numbers, tuple(f"{value:.6g}" for value in starts)
+
+
 def numbered(
   parts: Mapping[str, Any], place: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

@@ -70,7 +70,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   names = {}
   for level in sorted(levels):
     keys = [f"{prefix}labels{level}" for prefix in prefixes.values()]
-    found, names[level] = labels_lib.numbered({k: arrays[k] for k in keys}, f"{path}")
+    number = labels_lib.factors if level else labels_lib.numbered
+    found, names[level] = number({k: arrays[k] for k in keys}, f"{path}")
     arrays.update(found)
   pictures = [p + kind for p in prefixes.values() for kind in ("images", "partners")]
   arrays.update(

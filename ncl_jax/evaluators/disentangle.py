@@ -55,6 +55,13 @@ def evaluate(
   few = subset(source, test=size, train=min(IMAGES, source.num_examples("train")))
   names = scored(config, few)
   split = few.split("test")
+  constant = [name for name in names if np.ptp(split.levels[name]) == 0]
+  if len(names) - len(constant) < 2:
+    raise InputError(
+      f"{source.name}: of the factors {', '.join(names)}, {', '.join(constant)} have "
+      "one value in the test images; disentangle needs 2 that vary"
+    )
+  names = tuple(name for name in names if name not in constant)
   values = np.stack([split.levels[name] for name in names], axis=1)
   if values.min() < 0:
     raise InputError(f"{source.name} has test images without a value of some factor")

@@ -166,6 +166,7 @@ def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, A
     "method": config.method,
     "seed": config.seed,
     "source": source.name,
+    "unseen_test_images": source.unseen()[0],
     "eval_crop": config.augment.eval_crop,
     "size": config.augment.size,
     "mean": list(config.augment.mean),

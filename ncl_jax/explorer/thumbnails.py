@@ -6,6 +6,7 @@ import io
 import numpy as np
 import PIL.Image
 
+from ncl_jax import checks
 from ncl_jax.data.source import Images
 
 COLUMNS = 32  # images in a row of a sheet, and rows of a sheet
@@ -57,7 +58,9 @@ def sprite(images: Images, budget: int = BUDGET) -> Sprite:
   for kind, side in forms:
     sheets: list[bytes] = []
     for block in blocks:
-      small = _small(images[block], side)
+      pixels = images[block]
+      checks.pixels("images", pixels)
+      small = _small(pixels, side)
       sheets.append(_encode(_sheet(small, columns, rows), kind))
       # What has been made tells about the rest, so that no form is made in vain.
       if sum(map(len, sheets)) * len(blocks) > budget * len(sheets):

@@ -4,8 +4,6 @@ import contextlib
 import importlib
 import os
 import pathlib
-import pickle
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
@@ -15,6 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from ncl_jax import paths
+from ncl_jax.data import npz
 from ncl_jax.errors import InputError, naming
 
 _TORCH = (".ckpt", ".pth", ".pt")
@@ -114,13 +113,8 @@ def _told(path: pathlib.Path, form: str, *errors: type[Exception]) -> Iterator[N
 
 
 def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-  errors = (ValueError, OSError, EOFError, zipfile.BadZipFile, pickle.PickleError)
-  with _told(path, "a .npz file of numbers", *errors):
-    opened = np.load(path, allow_pickle=False)
-    if not isinstance(opened, np.lib.npyio.NpzFile):
-      raise ValueError("it holds a single array without a name")
-    with opened:
-      return dict(opened)
+  with _told(path, "a .npz file of numbers", InputError):
+    return npz.read(path)
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:

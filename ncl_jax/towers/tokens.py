@@ -36,6 +36,27 @@ def encode(texts: Iterable[str], length: int) -> np.ndarray:
   return tokens
 
 
+def cut(texts: Iterable[str], length: int) -> str:
+  """A sentence about texts that `encode` cuts off; "" if it cuts none.
+
+  Args:
+    texts: N texts.
+    length: L, bytes.
+
+  >>> cut(["a long text", "a long word", "c"], 6)
+  '2 of 3 are cut off at 6 bytes, the longest has 11: 3 different ones become 2'
+  """
+  rows = [text.encode("utf-8") for text in texts]
+  long = [row for row in rows if len(row) > length]
+  if not long:
+    return ""
+  return (
+    f"{len(long)} of {len(rows)} are cut off at {length} bytes, the longest has "
+    f"{max(map(len, long))}: {len(set(rows))} different ones become "
+    f"{len({row[:length] for row in rows})}"
+  )
+
+
 def decode(tokens: np.ndarray) -> list[str]:
   """The texts of tokens; a character that was cut in two is left out.
 
