@@ -90,13 +90,14 @@ def training_set(source: Source) -> dict[str, Any]:
     source: the data.
 
   Returns:
-    The shape of the images, their number, and digests of labels, names of the files,
-    pixels, captions and partners.
+    The shape of the images, their number, the classes in the order of their numbers,
+    and digests of labels, names of the files, pixels, captions and partners.
   """
   seen = split(source.split("train"))
   return {
     "image_shape": list(source.image_shape),
     "training_images": source.num_examples("train"),
+    "classes": list(source.class_names),
     "labels": seen["labels"],
     "names": source.names,
     "pixels": seen["pixels"],

@@ -1,10 +1,12 @@
 """Labels that users bring: each kind by the stated rule, alike in every source."""
 
+import json
+
 import numpy as np
 import pytest
 from absl import logging
 
-from ncl_jax import data
+from ncl_jax import data, fingerprints, workdir
 from ncl_jax.data import labels
 from ncl_jax.encoder import given
 from ncl_jax.errors import InputError
@@ -166,3 +168,19 @@ def test_a_continuous_factor_is_refused_with_the_number():
   values = np.linspace(0, 1, 3000)
   with pytest.raises(InputError, match="3000 different values in x; allowed: 1500"):
     labels.factors({"x": values}, "here")
+
+
+def test_data_json_keeps_the_number_of_each_class(tmp_path):
+  names = np.array(["bee", "ant", "bee", "10", "9", "ant"] * 2)
+
+  def seen(names):
+    np.savez(tmp_path / "set.npz", images=IMAGES, labels=names)
+    return fingerprints.training_set(data.load(f"arrays:{tmp_path}/set.npz"))
+
+  then = seen(names)
+  assert then["classes"] == ["9", "10", "ant", "bee"]
+  (tmp_path / "data.json").write_text(json.dumps(then))
+  renamed = np.where(names == "bee", "wasp", names)
+  np.savez(tmp_path / "set.npz", images=IMAGES, labels=renamed)
+  source = data.load(f"arrays:{tmp_path}/set.npz")
+  assert "with other classes" in workdir.data_changed(tmp_path, source)
