@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ncl_jax import numerics
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+_NO_FORWARD_MODE = "conv2d has jax.grad, no jax.jvp: use lax.conv_general_dilated"
+
+
 def conv2d(
   x: jax.Array, kernel: jax.Array, strides: int = 1, padding: int = 0
 ) -> jax.Array:
@@ -19,6 +22,7 @@ def conv2d(
   gradients are autodiff's, except on CPU: there XLA runs autodiff's kernel gradient on
   one thread, and both gradients tens of times slower inside a loop than outside. Other
   forms, convolutions and matrix products, take their place, equal up to rounding.
+  There is no forward mode (`jax.jvp`).
 
   Args:
     x: [B, H, W, C] images.
@@ -33,6 +37,12 @@ def conv2d(
   >>> y[0, :, :, 0].tolist()
   [[4.0, 6.0], [6.0, 9.0]]
   """
+  with numerics.reverse_mode_alone(_NO_FORWARD_MODE):
+    return _conv2d(x, kernel, strides, padding)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _conv2d(x: jax.Array, kernel: jax.Array, strides: int, padding: int) -> jax.Array:
   return _convolve(x, kernel, strides, padding)
 
 
@@ -74,7 +84,7 @@ def _backward(strides, padding, residuals, dy):
   )
 
 
-conv2d.defvjp(_forward, _backward)
+_conv2d.defvjp(_forward, _backward)
 
 
 # The axes are in this order throughout, operands transposed by hand: any other makes

@@ -1,7 +1,12 @@
 """Operations that are defined at their edges: zero rows, empty sums, low precision."""
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
+
+from ncl_jax.errors import InputError
 
 
 def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
@@ -80,3 +85,21 @@ def key(seed: jax.typing.ArrayLike) -> jax.Array:
     seed: an integer, 0 or more.
   """
   return jax.random.key(seed, impl="threefry2x32")
+
+
+@contextlib.contextmanager
+def reverse_mode_alone(message: str) -> Iterator[None]:
+  """Says what to do instead where `jax.jvp` meets a gradient written by hand.
+
+  Args:
+    message: of the error.
+
+  Raises:
+    InputError: where jax refuses forward mode of a `jax.custom_vjp` function.
+  """
+  try:
+    yield
+  except TypeError as error:
+    if "forward-mode" not in str(error):
+      raise
+    raise InputError(message) from error

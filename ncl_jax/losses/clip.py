@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.losses import rows
-from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
+from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product, rounded
 from ncl_jax.numerics import l2_normalize
 from ncl_jax.sharding import on_any_mesh
 
@@ -48,7 +48,8 @@ def clip(
   checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   a, b = l2_normalize(za), l2_normalize(zb)
-  positive = jnp.sum(a * b, axis=1) / temperature
+  positive = rounded(a, precision) * rounded(b, precision)
+  positive = jnp.sum(positive, axis=1) / temperature
 
   def log_sums(queries: jax.Array, keys: jax.Array) -> jax.Array:
     def row(f):

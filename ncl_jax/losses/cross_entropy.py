@@ -75,7 +75,7 @@ def cross_entropy(
     prototypes: [K, D], the classes' weights.
     labels: [N] integers of any width in [0, K), or -1 = unknown; or [N, K] the target's
       weights, not negative; a row of zeros is unknown.
-    bias: [K]; None for none.
+    bias: [K]; -inf leaves a class out; None for none.
     scale: factor of the products, above 0.
     label_smoothing: e, in [0, 1).
 
@@ -102,7 +102,10 @@ def cross_entropy(
   target = _target(labels, *s.shape).astype(s.dtype)
   mass = target.sum(-1, keepdims=True)
   target = (1 - label_smoothing) * target + label_smoothing / s.shape[1] * mass
-  return -jnp.sum(target * jax.nn.log_softmax(s), axis=-1)
+  log_p = jax.nn.log_softmax(s)
+  # A class left out by a bias of -inf: 0 * -inf is NaN.
+  log_p = jnp.where((target == 0) & jnp.isneginf(log_p), 0, log_p)
+  return -jnp.sum(target * log_p, axis=-1)
 
 
 def _target(labels: jax.typing.ArrayLike, n: int, classes: int) -> jax.Array:

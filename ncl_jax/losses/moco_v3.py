@@ -9,6 +9,7 @@ from ncl_jax.losses.similarities import (
   check_same_shape,
   check_views,
   product,
+  rounded,
 )
 from ncl_jax.numerics import l2_normalize
 from ncl_jax.sharding import on_any_mesh
@@ -61,7 +62,8 @@ def moco_v3(
 
   def view(q: jax.Array, k: jax.Array) -> jax.Array:
     s = product(q, k.T, precision) / temperature
-    return jax.nn.logsumexp(s, axis=1) - jnp.sum(q * k, axis=1) / temperature
+    positive = rounded(q, precision) * rounded(k, precision)
+    return jax.nn.logsumexp(s, axis=1) - jnp.sum(positive, axis=1) / temperature
 
   both = view(q[:, 0], k[:, 1]) + view(q[:, 1], k[:, 0])
   return 2 * jnp.asarray(temperature, both.dtype) * both

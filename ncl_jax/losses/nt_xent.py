@@ -7,6 +7,7 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses import sharded, tiles, triangle
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
+from ncl_jax.numerics import reverse_mode_alone
 from ncl_jax.sharding import on_any_mesh
 
 
@@ -36,6 +37,8 @@ def nt_xent(
     block_size: rows of a tile; the 2N x 2N similarities are then never held at once,
       neither forward nor backward, and memory is linear in N. None: all at once. Arrays
       that are split over devices need `axis_name`, too: else each tile is gathered.
+      Tiles can be differentiated by `jax.grad` and `jax.hessian`; for `jax.jvp` and a
+      gradient of the gradient leave it out.
     axis_name: inside `jax.shard_map`, the axis over which the examples are split; z is
       this device's part, negatives come from all. Always in tiles; without a block
       size, of this device's rows.
@@ -82,8 +85,9 @@ def nt_xent(
     precision=precision,
   )
   temperature = jnp.asarray(temperature, jnp.result_type(float))
-  if axis_name is None:
-    return triangle.row_losses(z, temperature, kind).reshape(-1, 2)
-  # One for each device, so that its gradient is summed over them.
-  temperature += jnp.zeros_like(z, temperature.dtype, shape=())
-  return sharded.row_losses(z, temperature, kind, axis_name, ring).reshape(-1, 2)
+  with reverse_mode_alone(tiles.NO_FORWARD_MODE):
+    if axis_name is None:
+      return triangle.row_losses(z, temperature, kind).reshape(-1, 2)
+    # One for each device, so that its gradient is summed over them.
+    temperature += jnp.zeros_like(z, temperature.dtype, shape=())
+    return sharded.row_losses(z, temperature, kind, axis_name, ring).reshape(-1, 2)

@@ -73,7 +73,7 @@ def _forward(z, temperature, kind, axis_name, ring):
     everything = jax.lax.all_gather(z, axis_name, tiled=True)
     sums = sweep(sums, tiles.Blocks(everything, kind.block))
   log_sums = sums.log()
-  loss = log_sums - tiles.positives(rows, scale)
+  loss = log_sums - tiles.positives(rows, scale, kind)
   return loss, (z, everything, temperature, log_sums)
 
 
@@ -111,7 +111,7 @@ def _backward(kind, axis_name, ring, residuals, c):
   else:
     both = jax.lax.all_gather(jnp.stack([c, log_sums]), axis_name, axis=1, tiled=True)
     g = sweep(g, tiles.Blocks(everything, kind.block), both[0], both[1])
-  dz, dt = tiles.finish(rows, g, c, scale)
+  dz, dt = tiles.finish(rows, g, c, scale, kind)
   return dz.astype(z.dtype), dt.astype(temperature.dtype)
 
 

@@ -30,6 +30,12 @@ def product(a: jax.Array, b: jax.Array, precision: str) -> jax.Array:
   return jnp.matmul(a, b, precision="highest")
 
 
+def rounded(a: jax.Array, precision: str) -> jax.Array:
+  """The values of `a` that `product` multiplies, rounded to bfloat16 if it does."""
+  # Compilers may drop a cast to bfloat16 and back; this they keep.
+  return jax.lax.reduce_precision(a, 8, 7) if precision == "bfloat16" else a
+
+
 def check_views(z: jax.typing.ArrayLike) -> None:
   """Raises InputError unless `z` is [N, 2, D] and not empty."""
   shape = jnp.shape(z)

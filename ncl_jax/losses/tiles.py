@@ -18,12 +18,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.losses.similarities import product
+from ncl_jax.losses.similarities import product, rounded
 from ncl_jax.numerics import at_least_float32, l2_normalize
 
 # Similarities lie within 1/T. Shifted down by 1/T the smallest term is exp(-2/T), which
 # float32 still holds up to here; then no maximum has to be followed.
 _LARGEST_RANGE = 85.0
+NO_FORWARD_MODE = (
+  "nt_xent in tiles has jax.grad and jax.hessian, no jax.jvp: leave block_size and "
+  "axis_name out"
+)
 
 
 class Kind(NamedTuple):
@@ -164,11 +168,11 @@ def weights(
   return w + c_j[None] * jnp.exp(s - log_j[None])
 
 
-def positives(blocks: Blocks, scale: jax.Array) -> jax.Array:
+def positives(blocks: Blocks, scale: jax.Array, kind: Kind) -> jax.Array:
   """Similarity of each row with its other view, [n]."""
 
   def body(i, positive):
-    f = blocks.features(i)
+    f = rounded(blocks.features(i), kind.precision)
     return blocks.put(positive, i, jnp.sum(f * _swap(f), axis=1) * scale)
 
   zero = jnp.zeros_like(blocks.z[:, 0], scale.dtype)
@@ -176,7 +180,7 @@ def positives(blocks: Blocks, scale: jax.Array) -> jax.Array:
 
 
 def finish(
-  blocks: Blocks, g: jax.Array, c: jax.Array, scale: jax.Array
+  blocks: Blocks, g: jax.Array, c: jax.Array, scale: jax.Array, kind: Kind
 ) -> tuple[jax.Array, jax.Array]:
   """From the sum over j to the gradients of z and T, block by block.
 
@@ -185,6 +189,7 @@ def finish(
     g: [n, D] the sums in the formula above.
     c: [n] cotangents.
     scale: 1/T.
+    kind: settings.
 
   Returns:
     dL/dz [n, D], and the part of dL/dT that comes from these rows, [].
@@ -193,6 +198,7 @@ def finish(
   def body(i, carry):
     g, along = carry
     f, unscale = jax.vjp(l2_normalize, blocks.take(blocks.z, i))
+    f = rounded(f, kind.precision)
     c_i = blocks.take(c, i)
     old = blocks.take(g, i)
     df = scale * (old - (c_i + _swap(c_i))[:, None] * _swap(f))

@@ -51,7 +51,7 @@ def _forward(z, temperature, kind):
 
   start = tiles.no_sums(z, scale, kind)
   log_sums = jax.lax.fori_loop(0, blocks.count, row, start).log()
-  return log_sums - tiles.positives(blocks, scale), (z, temperature, log_sums)
+  return log_sums - tiles.positives(blocks, scale, kind), (z, temperature, log_sums)
 
 
 def _backward(kind, residuals, c):
@@ -79,7 +79,7 @@ def _backward(kind, residuals, c):
     return blocks.put(g, i, blocks.take(g, i) + g_i)
 
   g = jax.lax.fori_loop(0, blocks.count, row, jnp.zeros_like(z, scale.dtype))
-  dz, dt = tiles.finish(blocks, g, c, scale)
+  dz, dt = tiles.finish(blocks, g, c, scale, kind)
   return dz.astype(z.dtype), dt.astype(temperature.dtype).reshape(temperature.shape)
 
 

@@ -174,6 +174,7 @@ def activated(
   f, valid = counted(f, where)
   # A table on the host: 0.07 * 100 rounds to just above 7, and `ceil` would make it 8.
   table = np.ceil(np.round(budget * np.arange(f.shape[0] + 1), 6)).astype(np.int32)
+  table[1:] = np.maximum(table[1:], 1)  # of a budget that the rounding makes 0
   m = jnp.asarray(table)[jnp.sum(valid)]
   low = jnp.where(valid[:, None], f, -jnp.inf)
   top, _ = largest(low.T, int(table[-1]))

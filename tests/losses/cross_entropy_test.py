@@ -102,3 +102,22 @@ def test_refuses(settings, message):
     cross_entropy(
       given.pop("features"), given.pop("prototypes"), given.pop("labels"), **given
     )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_bias_of_minus_infinity_leaves_a_class_out(smoothing, x64):
+  f, w, _ = draw()
+  labels = np.array([0, 1, 1, 0, -1])
+  bias = np.array([0.3, -0.2, -np.inf])
+  seen, gradient = jax.value_and_grad(
+    lambda f: jnp.sum(cross_entropy(f, w, labels, bias=bias)[:4])
+  )(f)
+  expected, target = jax.value_and_grad(
+    lambda f: jnp.sum(cross_entropy(f, w[:2], labels, bias=bias[:2])[:4])
+  )(f)
+  np.testing.assert_allclose(seen, expected, rtol=1e-12)
+  np.testing.assert_allclose(gradient, target, rtol=1e-10, atol=1e-15)
+  assert cross_entropy(f, w, np.full(5, 2), bias=bias)[0] == np.inf
+  assert not np.isnan(
+    cross_entropy(f, w, labels, bias=bias, label_smoothing=smoothing)
+  ).any()

@@ -112,3 +112,9 @@ def test_precision(n):
 def test_refuses_weights_of_another_shape():
   with pytest.raises(InputError, match=r"weights have shape \[3\]"):
     spectral(draw(4, 2), np.ones(3))
+
+
+def test_forward_mode_and_second_derivatives(x64):
+  # More examples than dimensions: by moments.
+  z = np.random.default_rng(0).normal(size=(9, 2, 3))
+  check_grads(jax.jit(spectral), (z,), order=2)

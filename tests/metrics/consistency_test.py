@@ -245,3 +245,9 @@ def test_label_entropy_of_one_hot_features():
   f = np.hstack([np.eye(3)[labels], np.ones((12, 1))])
   entropy = metrics.label_entropy(f, labels, 3)
   np.testing.assert_allclose(entropy, [0, 0, 0, np.log(3)], atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1e-300, 1e-8, 1e-3])
+def test_the_smallest_budget_is_one_sample(budget):
+  f = jnp.array([[1.0], [3.0], [2.0]])
+  assert metrics.activated(f, budget).ravel().tolist() == [0, 1, 0]
