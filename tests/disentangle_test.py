@@ -1,5 +1,7 @@
 """`launch.disentangle`'s evaluator on a small run of dSprites, and its parts."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import PIL.Image
@@ -80,6 +82,18 @@ def test_refuses_data_without_factors(config):
   c.data.pair_factors = ("shape", "scale", "x", "y")
   with pytest.raises(InputError, match="share orientation: disentangle needs"):
     disentangle.scored(c, dsprites.load(16))
+
+
+def test_factors_of_one_value_are_no_factors(config, source):
+  """Of two factors one was constant, and every score NaN."""
+  split = source.split("test")
+  levels = split.levels | {k: np.zeros_like(split.labels) for k in ("scale", "x", "y")}
+  test = dataclasses.replace(split, levels=levels)
+  flat = dataclasses.replace(source, splits=source.splits | {"test": test})
+  with pytest.raises(
+    InputError, match="scale, x, y have one value.* needs 2 that vary"
+  ):
+    disentangle.evaluate(config, None, flat, None)
 
 
 def test_principal_components_are_those_of_the_covariance(source):

@@ -98,6 +98,17 @@ def test_every_flag_that_takes_a_path_refuses_a_url(program, tmp_path, monkeypat
   assert not list(tmp_path.iterdir())
 
 
+def test_the_flags_that_programs_share_refuse_a_url(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  text = (ROOT / "ncl_jax" / "cli.py").read_text()
+  names = re.findall(r"flags\.DEFINE(?:_string)?\(\s*(?:[A-Z]+,\s*)?\"(\w+)", text)
+  assert "workdir" in names
+  for name in set(names) - OTHERS:
+    form = "folder:" if name == "data_source" else ""
+    code, _, err = call("knn", f"--{name}={form}gs://b/r")
+    assert code == 2 and "is a URL" in err, (name, err)
+
+
 @pytest.mark.parametrize("url", ["gs://b/c.py:ncl", "https://h/c.py"])
 def test_a_config_file_at_a_url_is_refused(url):
   code, _, err = call("train", f"--config={url}", "--workdir=W")
