@@ -32,6 +32,7 @@ from ncl_jax import compile_cache, data, distributed, paths, watch
 from ncl_jax import config as config_lib
 from ncl_jax.errors import (
   EXIT_CODES,
+  EXIT_DIVERGED,
   EXIT_FAILED,
   EXIT_INPUT,
   EXIT_INTERRUPTED,
@@ -225,7 +226,9 @@ def _run(
     main()
   except (InputError, FileNotFoundError, flags.Error) as error:
     return _say(f"error: {_message(error)}", EXIT_INPUT)
-  except (Failed, FloatingPointError, SaveError) as error:
+  except FloatingPointError as error:
+    return _say(f"error: {error}", EXIT_DIVERGED)
+  except (Failed, SaveError) as error:
     return _say(f"error: {error}", EXIT_FAILED)
   except OSError as error:
     # `errors.naming` gives the file where ours are written; else the place must do.

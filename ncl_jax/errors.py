@@ -4,12 +4,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXIT_FAILED, EXIT_INPUT, EXIT_DIVERGED = 1, 2, 3
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 EXIT_CODES = {
   0: "done",
   EXIT_FAILED: "failed; earlier checkpoints are kept",
   EXIT_INPUT: "wrong input; nothing was changed",
+  EXIT_DIVERGED: "training diverged; repeated, it would do so again",
   EXIT_INTERRUPTED: "stopped by Ctrl-C; what can be resumed is saved",
   EXIT_TERMINATED: "stopped by SIGTERM, SIGHUP or SIGUSR1; as for Ctrl-C",
 }

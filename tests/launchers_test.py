@@ -211,7 +211,7 @@ def test_jobsets_have_the_structure_of_the_schema(kind):
   assert failure == {
     "containerName": container["name"],
     "operator": "In",
-    "values": [2],
+    "values": [2, 3],
   }
   resource, count = {"tpu": ("google.com/tpu", 4), "gpu": ("nvidia.com/gpu", 8)}[kind]
   assert container["resources"]["limits"] == {resource: count}
