@@ -1,6 +1,7 @@
 """Files of tensors: what is read, what is refused, and that nothing is executed."""
 
 import io
+import os
 import pickle
 import re
 import sys
@@ -190,3 +191,26 @@ def test_prefixes():
   names = "encoder.conv1.weight", "backbone.conv1.weight"
   with pytest.raises(InputError, match="are two tensors for backbone.conv1.weight"):
     prefixes.standard(names)
+
+
+def test_of_two_processes_that_write_a_file_the_first_wins(tmp_path):
+  path = tmp_path / "codes.npz"
+
+  def late(file):
+    path.write_bytes(b"first")
+    file.write(b"second")
+
+  with pytest.raises(InputError, match="exists already"):
+    interop.publish(path, late)
+  assert path.read_bytes() == b"first"
+  assert [entry.name for entry in tmp_path.iterdir()] == ["codes.npz"]
+
+
+def test_a_file_system_without_hard_links_takes_files_too(tmp_path, monkeypatch):
+  def refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+  monkeypatch.setattr(os, "link", refuse)
+  interop.publish(tmp_path / "codes.npz", lambda file: file.write(b"whole"))
+  assert (tmp_path / "codes.npz").read_bytes() == b"whole"
+  assert len(list(tmp_path.iterdir())) == 1

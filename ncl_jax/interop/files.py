@@ -91,15 +91,21 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
     InputError: if there is a file already.
   """
   path = paths.local(path).resolve()
+  taken = InputError(f"{path} exists already: remove it or choose another name")
   if path.exists():
-    raise InputError(f"{path} exists already: remove it or choose another name")
+    raise taken
   path.parent.mkdir(parents=True, exist_ok=True)
   swap = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
     with naming(path):
       with swap.open("wb") as file:
         write(file)
-      swap.replace(path)
+      try:
+        os.link(swap, path)  # fails if another process was first
+      except FileExistsError:
+        raise taken from None
+      except OSError:  # a file system without hard links
+        swap.replace(path)
   finally:
     swap.unlink(missing_ok=True)
 
