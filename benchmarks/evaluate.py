@@ -234,7 +234,7 @@ def probe(flags):
   train, test = slice(flags.bank), slice(flags.bank, None)
   strength = 1e-4
   start = time.perf_counter()
-  (ours,), ((weights, steps),) = seconds(
+  (ours,), (found,) = seconds(
     lambda: linear_probe.fit(
       jnp.asarray(x[train]),
       jnp.asarray(labels[train]),
@@ -244,11 +244,13 @@ def probe(flags):
     )
   )
   wall = time.perf_counter() - start
-  predicted = np.argmax(x[test] @ weights["kernel"] + weights["bias"][None], axis=1)
+  predicted = np.argmax(
+    x[test] @ found.head["kernel"] + found.head["bias"][None], axis=1
+  )
   regression = LogisticRegression(C=1 / (flags.bank * strength), max_iter=1000)
   (theirs,), _ = seconds(lambda: regression.fit(x[train], labels[train]))
   yield {
-    "what": f"L-BFGS, {int(steps)} iterations",
+    "what": f"L-BFGS, {int(found.iterations)} iterations",
     "CPU s": ours,
     "wall s": wall,
     "vectorised CPU s": theirs,

@@ -1,9 +1,11 @@
 """Evaluation of a checkpoint: each image once, numbers that others agree with."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
@@ -141,12 +143,52 @@ def test_the_probe_solves_scikit_learns_problem(strength):
   x = rng.normal(size=(200, 5)).astype(np.float32)
   y = (x @ rng.normal(size=(5, 3)) + rng.normal(size=(200, 3))).argmax(1)
   weights = (rng.random(200) < 0.7).astype(np.float32)
-  ours, _ = linear_probe.fit(x, y, weights, strength, 3)
+  ours = linear_probe.fit(x, y, weights, strength, 3).head
   kept = weights > 0
   theirs = LogisticRegression(C=1 / (kept.sum() * strength), tol=1e-9, max_iter=2000)
   theirs.fit(x[kept], y[kept])
   logits = x @ ours["kernel"] + ours["bias"][None]
   np.testing.assert_allclose(jax.nn.softmax(logits), theirs.predict_proba(x), atol=2e-3)
+
+
+@pytest.mark.parametrize("strength", [1e-2, 1e-4, 1e-6])
+def test_the_probe_is_at_the_optimum_whatever_the_scales_of_features(strength):
+  """Directions of sizes 1 to 1/100 about a mean, as ReLU's; separable when weak."""
+  rng = np.random.default_rng(0)
+  n, width, classes = 300, 64, 5
+  y = rng.integers(0, classes, n)
+  x = rng.normal(size=(n, width)) @ (
+    rng.normal(size=(width, width)) * np.logspace(0, -2, width)
+  )
+  x = np.maximum(x + 2, 0)
+  x = (x / np.sqrt(np.mean(x**2))).astype(np.float32)
+  theirs = LogisticRegression(C=1 / (n * strength), tol=1e-10, max_iter=50_000)
+  theirs.fit(x.astype(np.float64), y)
+
+  def loss(kernel, bias):
+    s = x.astype(np.float64) @ np.float64(kernel) + np.float64(bias)[None]
+    ce = special.logsumexp(s, axis=1) - s[np.arange(n), y]
+    return ce.mean() + strength / 2 * np.sum(np.float64(kernel) ** 2)
+
+  least = loss(theirs.coef_.T, theirs.intercept_)
+  found = linear_probe.fit(
+    jnp.asarray(x), jnp.asarray(y), jnp.ones(n), strength, classes
+  )
+  assert found.converged and found.iterations < linear_probe.MAX_ITERATIONS
+  ours = loss(found.head["kernel"], found.head["bias"])
+  assert ours == pytest.approx(least, abs=2e-6)
+  scores = x @ found.head["kernel"] + found.head["bias"][None]
+  assert np.mean(np.asarray(scores).argmax(1) != theirs.predict(x)) < 0.01
+
+
+def test_a_probe_that_is_not_at_its_optimum_says_so(monkeypatch):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(100, 5)).astype(np.float32)
+  y = rng.integers(0, 2, 100)
+  args = (x[:80], y[:80], x[80:], y[80:])
+  assert linear_probe.probe(*args, num_classes=2)["converged"] is True
+  monkeypatch.setattr(linear_probe, "MAX_ITERATIONS", 2)
+  assert linear_probe.probe(*args, num_classes=2)["converged"] is False
 
 
 def test_the_probe_chooses_its_penalty_without_the_test_set(run):

@@ -7,7 +7,7 @@
 import dataclasses
 import functools
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,10 @@ SGD_EPOCHS = 50  # of the paper's recipe
 # Of the mean loss, for features of unit root mean square.
 REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 HELD_OUT = 0.2
-MAX_ITERATIONS = 300
-TOLERANCE = 1e-4
+MAX_ITERATIONS = 2000
+# Of the gradient along scaled principal axes: within 1e-6 of the least loss, or as near
+# as float32 comes.
+TOLERANCE = 1e-5
 
 
 def evaluate(
@@ -156,7 +158,7 @@ def probe(
   *,
   num_classes: int,
   seed: int = 0,
-) -> dict[str, float]:
+) -> dict[str, Any]:
   """Chooses the penalty, fits, scores.
 
   Args:
@@ -169,7 +171,7 @@ def probe(
 
   Returns:
     accuracy and train_accuracy in [0, 1], the chosen regularization, its accuracy on
-    the held-out part, and iterations of the last fit.
+    the held-out part, iterations of the last fit, and whether all fits converged.
   """
   classifier = choose(train_x, train_labels, num_classes=num_classes, seed=seed)
   return {
@@ -178,6 +180,7 @@ def probe(
     "regularization": classifier.regularization,
     "held_out_accuracy": classifier.held_out_accuracy,
     "iterations": classifier.iterations,
+    "converged": classifier.converged,
   }
 
 
@@ -190,12 +193,14 @@ class Classifier:
     regularization: the penalty that was chosen.
     held_out_accuracy: that it was chosen for, in [0, 1].
     iterations: of the last fit.
+    converged: whether this and all held-out fits reached their optimum.
   """
 
   head: dict[str, jax.Array]
   regularization: float
   held_out_accuracy: float
   iterations: int
+  converged: bool
 
 
 def choose(
@@ -220,18 +225,69 @@ def choose(
   # Masks, not subsets: all fits share one compiled program.
   fitting = jnp.asarray(known & ~held, x.dtype)
   targets = jnp.asarray(np.where(known, train_labels, 0))
-  weights = None
-  scores = []
+  along = principal(x, fitting)
+  start = None
+  fits, scores = {}, []
   # From strong to weak, each start from the last solution.
   for strength in sorted(REGULARIZATIONS, reverse=True):
-    weights, _ = fit(x, targets, fitting, strength, num_classes, weights)
-    scores.append((supervised.accuracy(weights, x, train_labels, held), strength))
+    fits[strength] = fit(x, targets, fitting, strength, num_classes, start, along)
+    start = fits[strength].head
+    scores.append((supervised.accuracy(start, x, train_labels, held), strength))
   # Of equal ones the stronger penalty: the simpler probe.
   best, strength = max(scores)
   everything = jnp.asarray(known, x.dtype)
-  weights, iterations = fit(x, targets, everything, strength, num_classes, None)
-  head = {"kernel": weights["kernel"] / scale, "bias": weights["bias"]}
-  return Classifier(head, strength, best, int(iterations))
+  start = fits[strength].head
+  last = fit(x, targets, everything, strength, num_classes, start, along)
+  head = {"kernel": last.head["kernel"] / scale, "bias": last.head["bias"]}
+  converged = all(bool(found.converged) for found in (*fits.values(), last))
+  return Classifier(head, strength, best, int(last.iterations), converged)
+
+
+class Fit(NamedTuple):
+  """What `fit` found.
+
+  Attributes:
+    head: {"kernel" [F, K], "bias" [K]}.
+    iterations: of L-BFGS.
+    converged: whether the gradient became small enough; False at `MAX_ITERATIONS`.
+  """
+
+  head: dict[str, jax.Array]
+  iterations: jax.Array
+  converged: jax.Array
+
+
+class Principal(NamedTuple):
+  """Features along their principal axes, in which the problem is well conditioned.
+
+  Attributes:
+    rows: [F, N] centred features along the axes.
+    mean: [F] of the features.
+    axes: [F, F] orthogonal, an axis a column.
+    variance: [F] along each axis.
+  """
+
+  rows: jax.Array
+  mean: jax.Array
+  axes: jax.Array
+  variance: jax.Array
+
+
+@jax.jit
+def principal(x: jax.Array, weights: jax.Array) -> Principal:
+  """Principal axes of weighted rows, for any number of fits to them.
+
+  Args:
+    x: [N, F] features.
+    weights: [N] of the rows.
+  """
+  weights = weights / weights.sum()
+  with jax.default_matmul_precision("float32"):
+    mean = weights @ x
+    centred = x - mean[None]
+    covariance = (centred * weights[:, None]).T @ centred
+    variance, axes = jnp.linalg.eigh(covariance)
+    return Principal((centred @ axes).T, mean, axes, jnp.maximum(variance, 0))
 
 
 def fit(
@@ -241,19 +297,25 @@ def fit(
   regularization: float,
   num_classes: int,
   start: dict[str, jax.Array] | None = None,
-) -> tuple[dict[str, jax.Array], jax.Array]:
+  along: Principal | None = None,
+) -> Fit:
   """Minimises `sum_i w_i CE(x_i W + b, y_i) / sum_i w_i + l2/2 |W|^2` by L-BFGS.
+
+  L-BFGS works along the principal axes, each divided by the root of its curvature at
+  the start, and the result is turned back: the problem stays the same and needs fewer
+  iterations.
 
   Args:
     x: [N, F] features.
     labels: [N] in [0, K).
     weights: [N] weight of each row, 0 leaves it out.
-    regularization: l2; the bias is not penalised.
+    regularization: l2, above 0; the bias is not penalised.
     num_classes: K.
     start: parameters to start from; zeros if None.
+    along: `principal` of these features, whatever its weights; computed if None.
 
   Returns:
-    ({"kernel" [F, K], "bias" [K]}, iterations).
+    The optimum, and whether it was reached.
 
   Reference: Liu and Nocedal 1989, "On the limited memory BFGS method".
   """
@@ -262,8 +324,11 @@ def fit(
       "kernel": jnp.zeros((x.shape[1], num_classes), x.dtype),
       "bias": jnp.zeros(num_classes, x.dtype),
     }
+  if along is None:
+    along = principal(x, weights)
   strength = jnp.asarray(regularization, x.dtype)
-  return _compiled_fit()(x, labels, weights, strength, start)
+  found = _compiled_fit()(along, labels, weights, strength, start, MAX_ITERATIONS)
+  return Fit(*found)
 
 
 @functools.cache
@@ -273,26 +338,34 @@ def _compiled_fit():
   return jax.jit(_fit, compiler_options=step.cpu_effort(0))
 
 
-def _fit(x, labels, weights, regularization, start):
+def _fit(along, labels, weights, regularization, start, most):
   weights = weights / weights.sum()
+  rows, mean, axes, variance = along
+  classes = start["bias"].shape[0]
+  # Of equal scores, p (1 - p) is the same for every row.
+  curvature = (classes - 1) / classes**2
+  scale = jax.lax.rsqrt(curvature * variance + regularization)[:, None]
   # A CPU multiplies a wide matrix by a few rows three to four times as fast as a tall
   # one by a few columns; without the barrier XLA would multiply by the tall one again.
-  wide = jax.lax.optimization_barrier(x.T)
+  wide = jax.lax.optimization_barrier(rows)
 
   def objective(params):
+    kernel = scale * params["kernel"]
     with jax.default_matmul_precision("float32"):
-      logits = params["kernel"].T @ wide + params["bias"][:, None]
+      logits = kernel.T @ wide + params["bias"][:, None]
     ce = optax.softmax_cross_entropy_with_integer_labels(logits, labels, axis=0)
-    penalty = 0.5 * regularization * jnp.sum(params["kernel"] ** 2)
-    return weights @ ce + penalty
+    # The axes are orthogonal: the kernel's length is the same along them.
+    return weights @ ce + 0.5 * regularization * jnp.sum(kernel**2)
 
   solver = optax.lbfgs()
   value_and_grad = optax.value_and_grad_from_state(objective)
 
+  def size(state):
+    return optax.tree.norm(optax.tree.get(state, "grad"))
+
   def more(carry):
     _, state, iteration = carry
-    size = optax.tree.norm(optax.tree.get(state, "grad"))
-    return (iteration == 0) | ((iteration < MAX_ITERATIONS) & (size > TOLERANCE))
+    return (iteration == 0) | ((iteration < most) & (size(state) > TOLERANCE))
 
   def iterate(carry):
     params, state, iteration = carry
@@ -302,7 +375,14 @@ def _fit(x, labels, weights, regularization, start):
     )
     return optax.apply_updates(params, updates), state, iteration + 1
 
-  params, _, iterations = jax.lax.while_loop(
-    more, iterate, (start, solver.init(start), jnp.zeros((), jnp.int32))
-  )
-  return params, iterations
+  with jax.default_matmul_precision("float32"):
+    turned = {
+      "kernel": axes.T @ start["kernel"] / scale,
+      "bias": start["bias"] + mean @ start["kernel"],
+    }
+    params, state, iterations = jax.lax.while_loop(
+      more, iterate, (turned, solver.init(turned), jnp.zeros((), jnp.int32))
+    )
+    kernel = axes @ (scale * params["kernel"])
+    head = {"kernel": kernel, "bias": params["bias"] - mean @ kernel}
+  return head, iterations, size(state) <= TOLERANCE

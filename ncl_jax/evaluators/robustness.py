@@ -217,13 +217,13 @@ def _few_shot(
     padded = np.resize(rows, shots * classes)
     weights = (np.arange(len(padded)) < len(rows)).astype(x.dtype)
     scale = float(np.sqrt(np.mean(np.square(x[rows], dtype=np.float64)))) or 1.0
-    head, _ = linear_probe.fit(
+    head = linear_probe.fit(
       jnp.asarray(x[padded] / scale),
       jnp.asarray(labels[padded]),
       jnp.asarray(weights),
       FEW_REGULARIZATION,
       classes,
-    )
+    ).head
     accuracies.append(supervised.accuracy(head, test_x / scale, test_labels))
   return {
     "mean": float(np.mean(accuracies)),

@@ -187,13 +187,13 @@ def ablation(
     f["train"], labels, f["test"], test_labels, num_classes=num_classes, seed=seed
   )["regularization"]
   scale = float(np.sqrt(np.mean(np.square(f["train"], dtype=np.float64)))) or 1.0
-  weights, _ = linear_probe.fit(
+  weights = linear_probe.fit(
     jnp.asarray(f["train"] / scale),
     jnp.asarray(np.maximum(labels, 0)),
     jnp.asarray(labels >= 0, jnp.float32),
     strength,
     num_classes,
-  )
+  ).head
   whole, without = _accuracies(
     weights, jnp.asarray(f["test"][known] / scale), test_labels[known]
   )
