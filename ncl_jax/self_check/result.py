@@ -10,6 +10,8 @@ import numpy as np
 # Rounding in float32 is 1e-7 a number and adds up to some 1e-6 in a gradient; a wrong
 # factor, a lost shard or products in bfloat16 are 1e-3 and more.
 TOLERANCE = 1e-4
+# Rounding in float64 adds up to 1e-12 there.
+EXACT = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
