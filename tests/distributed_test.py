@@ -283,7 +283,7 @@ def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
     "--config.train.keep_checkpoints=8",
   )
   command = training(tmp_path, "peace", *flags)
-  ended = finish(start(tmp_path, command, command))
+  ended = finish(start(tmp_path, command, command), timeout=600)
   assert [code for code, _, _ in ended] == [0, 0], ended
   # A run that goes on: steps are counted from its beginning, not from this start.
   shutil.copytree(peace, work)
@@ -299,11 +299,11 @@ def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
   running[0].send_signal(signal.SIGTERM)
   time.sleep(1)
   (folder / "go").touch()
-  ended = finish(running)
+  ended = finish(running, timeout=600)
   assert [code for code, _, _ in ended] == [143, 143], ended
   (stopped,) = {int(err.split("after step ")[-1].split()[0]) for _, _, err in ended}
   assert 15 <= stopped < 24 and stopped in checkpoint.steps(work)
-  ended = finish(start(tmp_path, command, command))
+  ended = finish(start(tmp_path, command, command), timeout=600)
   assert [code for code, _, _ in ended] == [0, 0], ended
   one, other = (
     checkpoint.digest(checkpoint.load_model(path, None, on_one(), 24)[0])
