@@ -24,7 +24,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Sharding
 
-from ncl_jax import paths
+from ncl_jax import divergence, paths
 from ncl_jax.errors import InputError, SaveError, naming
 
 FOLDER = "checkpoints"
@@ -134,10 +134,18 @@ class Checkpoints:
       train: tree that only training needs.
 
     Raises:
+      FloatingPointError: if a tensor holds NaN or infinity, naming it; nothing is
+        saved, earlier ones are kept.
       SaveError: if it cannot, or the save before could not; earlier ones are kept.
     """
     import orbax.checkpoint as ocp
 
+    # The record of an epoch begins with infinities.
+    rest = {name: tree for name, tree in train.items() if name != "epoch"}
+    divergence.check_tree(
+      {"model": model, "train": rest},
+      f"the checkpoint of step {step} is not written to {self._folder}",
+    )
     self.wait()
     self._saving = step
     model, train = _copied(model), _copied(train)

@@ -247,6 +247,35 @@ def pixels(name: str, images: Any) -> None:
     )
 
 
+def finite(name: str, f: Any, where: Any = None) -> None:
+  """Raises if a row of `f` that counts holds NaN or infinity.
+
+  Args:
+    name: what the message calls the array.
+    f: [N, ..] numbers.
+    where: [N] rows that count; None = all. Traced arrays, and arrays that other
+      processes hold part of, pass unseen.
+
+  Raises:
+    InputError: with the number of such rows, and the first.
+  """
+  if not (_is_seen(f) and _is_seen(where)):
+    return
+  good = np.isfinite(np.asarray(f))
+  if not good.all():
+    rows = ~good.reshape(len(good), -1).all(1)
+    if where is not None:
+      rows &= np.asarray(where, bool)
+    rows = np.flatnonzero(rows)
+    if not rows.size:
+      return
+    raise InputError(
+      f"{len(rows)} of {len(good)} rows of {name} hold NaN or infinity, first row "
+      f"{rows[0]}: allowed are finite numbers. Remove the rows, or find out where they "
+      "come from"
+    )
+
+
 def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
   """Raises unless two feature matrices have the same number of dimensions.
 

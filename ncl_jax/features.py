@@ -24,6 +24,10 @@ class Features:
     z: [N, D] float32, raw projector outputs.
     labels: [N] int32; -1 where unknown.
     ids: [N] int64, positions in the split.
+
+  Raises:
+    FloatingPointError: if a layer holds NaN or infinity, naming the layer and how many
+      images.
   """
 
   h: np.ndarray
@@ -31,6 +35,11 @@ class Features:
   z: np.ndarray
   labels: np.ndarray
   ids: np.ndarray
+
+  def __post_init__(self) -> None:
+    """Nothing is measured of what is not finite."""
+    for name in ("h", "hidden", "z"):
+      _check_finite(name, getattr(self, name), self.ids)
 
   def layer(self, name: str, map_name: str) -> np.ndarray:
     """One layer as evaluation sees it.
@@ -44,12 +53,30 @@ class Features:
 
     Raises:
       InputError: for another name.
+      FloatingPointError: if the map makes NaN or infinity of z, as "exp" does above 88.
     """
     if name == "f":
-      return np.asarray(embed(self.z, map_name))
+      f = np.asarray(embed(self.z, map_name))
+      _check_finite(f"f = {map_name}(z)", f, self.ids)
+      return f
     if name not in ("h", "hidden", "z"):
       raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
     return getattr(self, name)
+
+
+def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
+  # The sum is NaN or infinite if an entry is, and read without a copy: entries are
+  # looked at only then.
+  with np.errstate(over="ignore", invalid="ignore"):
+    if np.isfinite(x.sum()):
+      return
+  bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))
+  if bad.size:
+    raise FloatingPointError(
+      f"the features {name} of {len(bad)} of {len(x)} images hold NaN or infinity, "
+      f"first of image {ids[bad[0]]}: nothing is measured. Use an earlier checkpoint, "
+      "or train again with a lower learning rate or a higher temperature"
+    )
 
 
 @jax.jit(static_argnames="map_name")
@@ -171,7 +198,9 @@ def attention(
     return _attention(backbone, view, whole, variables, batch)
 
   columns = _collect(forward, variables, source, split, mesh, batch_size)
-  return columns["attention"]
+  maps = columns["attention"]
+  _check_finite("attention", maps, np.arange(len(maps)))
+  return maps
 
 
 def _collect(

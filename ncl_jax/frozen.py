@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from ncl_jax import (
   checkpoint,
   checks,
+  divergence,
   exchange,
   interop,
   losses,
@@ -87,7 +88,8 @@ def train_projector(
 
   Raises:
     InputError: for settings that cannot work, before anything is computed.
-    FloatingPointError: if the loss stops being finite.
+    FloatingPointError: if the loss, the gradient or a parameter stops being finite,
+      naming the step; nothing is saved.
   """
   checks.whole("epochs", epochs, 1)
   if views < 2 or views % 2:
@@ -258,9 +260,8 @@ def _fit(
   for epoch in range(1, epochs + 1):
     key = jax.random.fold_in(numerics.key(config.seed), epoch)
     state, values = run_epoch(state, h, key, config.loss.temperature)
+    divergence.check(np.asarray(values.pop("fault")), epoch * steps)
     values = {name: float(value) for name, value in values.items()}
-    if not np.isfinite(values["loss"]):
-      raise FloatingPointError(f"the loss is {values['loss']} in epoch {epoch}")
     if jax.process_index() == 0:
       row = {"step": epoch * steps, "epoch": float(epoch)}
       writer.append(path / "metrics.jsonl", row | values)
@@ -271,7 +272,10 @@ def _fit(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperature):
-  """All steps of an epoch, and its metrics: means, of features the last batch's."""
+  """All steps of an epoch, and its metrics: means, of features the last batch's.
+
+  "fault" is `divergence.mark` of each step.
+  """
   map_name, precision, threshold = settings
   n, views = h.shape[:2]
   order, choice = jax.random.split(key)
@@ -292,12 +296,15 @@ def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperatu
     pairs = h[rows[:, None], picked]
     (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(params, pairs)
     updates, memory = optimizer.update(gradient, memory, params)
-    return (optax.apply_updates(params, updates), memory), (loss, f[:, 0])
+    params = optax.apply_updates(params, updates)
+    fault = divergence.mark(loss, gradient, params)
+    return (params, memory), (loss, f[:, 0], fault)
 
-  state, (loss, f) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
+  state, (loss, f, fault) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
   last = l2_normalize(f[-1])
   return state, {
     "loss": jnp.mean(loss),
+    "fault": fault,
     "sparsity": metrics.sparsity(last, threshold),
     "live_dimensions": jnp.sum(metrics.live_dimensions(last, threshold)),
     "zero_rows": metrics.num_zero_rows(last),

@@ -40,7 +40,7 @@ class Ledger:
     """
     name = _name(of)
     if name not in self._results:
-      result = json.loads(json.dumps(writer.to_json(measure())))
+      result = json.loads(json.dumps(writer.to_json(measure()), allow_nan=False))
       self._results[name] = result
       # Asked now: at first it would start jax, before a training chooses its devices.
       if jax.process_index() == 0:
@@ -53,4 +53,4 @@ class Ledger:
 
 
 def _name(of: dict[str, Any]) -> str:
-  return json.dumps(of, sort_keys=True)
+  return json.dumps(of, sort_keys=True, allow_nan=False)

@@ -128,7 +128,7 @@ def mirror(
   note = path / f"{target}.copied.json"
   done = _done(note)
   # First: a start that is killed has its run of Weights & Biases already.
-  writer.replace(note, json.dumps(done) + "\n")
+  writer.replace(note, json.dumps(done, allow_nan=False) + "\n")
   sink = SINKS[target](path, config.to_dict(), done["step"], done["id"])
   count = 0
   try:
@@ -144,7 +144,7 @@ def mirror(
       if rows:
         sink.flush()
         done["step"] = rows[-1]["step"]
-        writer.replace(note, json.dumps(done) + "\n")
+        writer.replace(note, json.dumps(done, allow_nan=False) + "\n")
   finally:
     sink.close()
   logging.info("%d rows of %s to %s", count, path, target)

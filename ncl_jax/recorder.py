@@ -5,11 +5,10 @@ import pathlib
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from ncl_jax import collapse, writer
+from ncl_jax import collapse, divergence, writer
 from ncl_jax import config as config_lib
 
 
@@ -52,7 +51,8 @@ class Recorder:
       last: further values of the last step.
 
     Raises:
-      FloatingPointError: if a loss of the call before is not finite, naming its step.
+      FloatingPointError: if the call before left anything not finite, naming its first
+        such step.
     """
     self._pending.append((step, count, values, last))
     if len(self._pending) > 1:
@@ -63,17 +63,29 @@ class Recorder:
     while self._pending:
       self._take()
 
+  def check(self, step: int, count: int, values: dict[str, Any]) -> None:
+    """Looks at a call at once, and at those before it; raises as `add`.
+
+    Args:
+      step: as in `add`, as are the others.
+      count: how many steps it made.
+      values: their metrics.
+    """
+    self.flush()
+    self._check(step, jax.device_get(values["fault"])[:count])
+
+  def _check(self, step, faults):
+    remedy = "The last checkpoint is kept."
+    if self._map == "exp":
+      remedy = f"The map exp is infinite above 88. {remedy}"
+    divergence.check(faults, step, remedy)
+
   def _take(self):
     step, count, values, last = self._pending.popleft()
-    losses = jax.device_get(values["loss"])[:count]
-    bad = np.flatnonzero(~np.isfinite(losses))
-    if bad.size:
-      raise FloatingPointError(
-        f"the loss is {losses[bad[0]]} at step {step - count + 1 + bad[0]}; the last "
-        "checkpoint is kept. A lower learning rate or a higher temperature usually "
-        "helps."
-      )
-    self._progress.update(step, f"loss {losses[-1]:.4f}")
+    values = dict(values)
+    losses, faults = jax.device_get((values["loss"], values.pop("fault")))
+    self._check(step, faults[:count])
+    self._progress.update(step, f"loss {losses[count - 1]:.4f}")
     # Calls end where something is written: it is the last of their rows.
     if self.writes(step):
       values = jax.tree.map(lambda x: x[count - 1], jax.device_get(values))

@@ -158,14 +158,16 @@ def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
   }
   file = path / "claims.json"
   if file.exists():
-    if json.loads(file.read_text(encoding="utf-8")) != json.loads(json.dumps(text)):
+    if json.loads(file.read_text(encoding="utf-8")) != json.loads(
+      json.dumps(text, allow_nan=False)
+    ):
       raise InputError(
         f"{file} was written for other claims, seeds or settings: what is claimed "
         "before the runs is not changed after them; choose another --workdir"
       )
   elif jax.process_index() == 0:
     path.mkdir(parents=True, exist_ok=True)
-    writer.replace(file, json.dumps(text, indent=2) + "\n")
+    writer.replace(file, json.dumps(text, indent=2, allow_nan=False) + "\n")
   return made
 
 
@@ -234,6 +236,6 @@ def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
     )
   if jax.process_index() == 0:
     document = {"ncl_jax": ncl_jax.__version__, "claims": rows}
-    text = json.dumps(document, indent=2) + "\n"
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     writer.replace(path / "verdicts.json", text)
   return "\n".join(lines)

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 from ncl_jax import (
   augment,
   checkpoint,
+  divergence,
   features,
   fingerprints,
   numerics,
@@ -88,7 +89,8 @@ def train(
 
   Raises:
     InputError: for settings that cannot work.
-    FloatingPointError: if the loss stops being finite.
+    FloatingPointError: if the loss, the gradient, a parameter or a batch statistic
+      stops being finite, naming the step.
     Stopped: after one of `errors.SIGNALS`; with a folder, everything is saved.
   """
   if not frozen and layers != ("h",):
@@ -172,8 +174,16 @@ def accuracy(
 
   Returns:
     In [0, 1]; NaN where no row counts.
+
+  Raises:
+    FloatingPointError: if a score is NaN or infinite.
   """
-  predicted = np.asarray(_predict(head, x))
+  predicted, finite = jax.device_get(_predict(head, x))
+  if not finite.all():
+    raise FloatingPointError(
+      f"the class scores of {np.count_nonzero(~finite)} of {len(finite)} rows hold NaN "
+      "or infinity: the classifier or the features have diverged"
+    )
   counted = (labels >= 0) & where
   if not counted.any():
     return math.nan
@@ -183,7 +193,8 @@ def accuracy(
 @jax.jit
 def _predict(head, x):
   with jax.default_matmul_precision("float32"):
-    return jnp.argmax(x @ head["kernel"] + head["bias"][None], axis=-1)
+    scores = x @ head["kernel"] + head["bias"][None]
+  return jnp.argmax(scores, axis=-1), jnp.isfinite(scores).all(-1)
 
 
 def make_step(
@@ -210,7 +221,8 @@ def make_step(
     `step(state, network, batch) -> (state, values)`; batch = {"image": uint8
     [N, H, W, C], "label": int32 [N] in [0, K)}, split over the mesh; the state is
     donated, the network {"params", "batch_stats"} only read. Values: for each layer its
-    "loss_LAYER" and "accuracy_LAYER" on the batch.
+    "loss_LAYER" and "accuracy_LAYER" on the batch, and "fault", `divergence.mark` of
+    the step.
   """
   model = config_lib.model(config)
   view = dataclasses.replace(
@@ -254,9 +266,13 @@ def make_step(
       state.params, state.batch_stats, network, images, batch["label"]
     )
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    values["fault"] = divergence.mark(
+      [values[f"loss_{name}"] for name in layers], gradients, params, batch_stats
+    )
     state = state.replace(
       step=state.step + 1,
-      params=optax.apply_updates(state.params, updates),
+      params=params,
       batch_stats=batch_stats,
       opt_state=opt_state,
     )
@@ -369,4 +385,6 @@ def _identity(
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(source, "train")}
   of |= fingerprints.versions(__name__)
-  return checkpoint.digest({json.dumps(of, sort_keys=True): network})[:16]
+  return checkpoint.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[
+    :16
+  ]

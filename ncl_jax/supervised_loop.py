@@ -1,17 +1,17 @@
 """The loop around the step of supervised training: progress, checkpoints, stopping."""
 
 import contextlib
-import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, distributed, writer
+from ncl_jax import checkpoint, distributed, divergence, writer
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
 from ncl_jax.step import TrainState
@@ -43,7 +43,8 @@ def run(
     The state after the last step.
 
   Raises:
-    FloatingPointError: if the loss stops being finite.
+    FloatingPointError: at the first step whose "fault" is not 0, see
+      `divergence.check`.
     Stopped: after one of `errors.SIGNALS`, if there is a folder.
   """
   with contextlib.ExitStack() as stack:
@@ -89,11 +90,9 @@ def run(
 
 
 def _note(progress: writer.Progress, done: int, values: dict[str, jax.Array]) -> None:
+  values = jax.device_get(values)
+  divergence.check(np.atleast_1d(values["fault"]), done)
   loss = sum(float(v) for name, v in values.items() if name.startswith("loss"))
-  if not math.isfinite(loss):
-    raise FloatingPointError(
-      f"the loss is {loss} at step {done}: a lower learning rate usually helps"
-    )
   progress.update(done, f"loss {loss:.4f}")
 
 

@@ -16,6 +16,7 @@ from ncl_jax import (
   distributed,
   dry_run,
   first_state,
+  numerics,
   optimizers,
   speed,
   writer,
@@ -29,7 +30,6 @@ from ncl_jax.data.source import Source
 from ncl_jax.errors import Stopped
 from ncl_jax.recorder import Recorder
 from ncl_jax.step import (
-  TrainState,
   batch_statistics,
   cpu_effort,
   init_variables,
@@ -64,8 +64,9 @@ def train(
 
   Raises:
     InputError: for settings that cannot work, before anything is compiled.
-    FloatingPointError: if the loss or a parameter stops being finite, naming the step;
-      the last good checkpoint is kept.
+    FloatingPointError: at the first step after which the loss, the gradient, a
+      parameter, a batch statistic or the momentum encoder is not finite, naming the
+      step and what; the last good checkpoint is kept.
     SaveError: if a checkpoint cannot be written, naming its step; others are kept.
     Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
@@ -166,12 +167,15 @@ def _train(
         laps.lap("first call")
       last: dict[str, Any] = {}
       if recorder.writes(done):
-        last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
+        # Of features that are all zero some are undefined.
+        with numerics.undefined_is_nan():
+          last |= batch_statistics(z, labels, source.num_classes, config.eval.threshold)
       if done % per_epoch == 0:
         last |= _epoch_summary(state.epoch, config.eval.threshold)
       if best and (done % test_every == 0 or done == total):
         # Waited for: many programs at once on simulated devices can lock each other.
         jax.block_until_ready(state)
+        recorder.check(done, count, values)
         with laps.aside("test"):
           model = state.items()["model"]
           last |= accuracy.evaluate(config, model, source, mesh)
@@ -185,7 +189,6 @@ def _train(
       stopping = stop.at() and done < total
       if stopping or done % save_every == 0 or done == total:
         recorder.flush()
-        _check_finite(state, done)
         checkpoints.save(done, **state.items())
       if stopping:
         checkpoints.wait()
@@ -225,20 +228,6 @@ def _report_speed(path, config, source, laps, start, steps):
 
 # A program of its own: its operations one by one would each be compiled.
 _epoch_summary = jax.jit(collapse.summary, static_argnums=1)
-
-
-@jax.jit
-def _all_finite(tree) -> jax.Array:
-  return jnp.all(jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(tree)]))
-
-
-def _check_finite(state: TrainState, step: int) -> None:
-  """A finite loss can leave parameters that are not: both are looked at."""
-  if not _all_finite((state.params, state.batch_stats)):
-    raise FloatingPointError(
-      f"a parameter is not finite after step {step}; the last checkpoint is kept. "
-      "A lower learning rate usually helps."
-    )
 
 
 def _describe_parameters(params: Any, optimizer: str) -> None:

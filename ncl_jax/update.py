@@ -13,7 +13,14 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import accumulation, classifier, nonneg, objective, pair_loss
+from ncl_jax import (
+  accumulation,
+  classifier,
+  divergence,
+  nonneg,
+  objective,
+  pair_loss,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import momentum as momentum_lib
 from ncl_jax import sharding as sharding_lib
@@ -46,10 +53,10 @@ def make_update(
   Returns:
     `update(state, views, labels) -> (state, metrics, z)` with views [N, V, h, w, C] (or
     what `make_views` takes: a tree of arrays [N, ...]; with a text tower among them
-    "tokens" [N, L]) and labels [N], for a classifier also their shares [N, K]; metrics
-    are scalars, z [N, V, D] is what the loss saw, after the map: of two towers the
-    image's and the text's; where there is a predictor, what this one saw. A pure
-    function of global arrays.
+    "tokens" [N, L]) and labels [N], for a classifier also their shares [N, K]. Metrics
+    are scalars; "fault" among them is `divergence.mark` of the step. z [N, V, D] is
+    what the loss saw, after the map: of two towers the image's and the text's; where
+    there is a predictor, what this one saw. A pure function of global arrays.
   """
   count = config_lib.views(config)
   total = config.train.epochs * steps_per_epoch
@@ -88,14 +95,18 @@ def make_update(
     values["learning_rate"] = learning_rate(state.step)
     values["gradient_norm"] = optax.tree.norm(gradients)
     params = optax.apply_updates(state.params, updates)
+    momentum = momentum_lib.move(
+      config, state.momentum, params, slow_seen, state.step, total
+    )
+    values["fault"] = divergence.mark(
+      values["loss"], values["gradient_norm"], params, batch_stats, momentum
+    )
     state = state.replace(
       step=state.step + 1,
       params=params,
       batch_stats=batch_stats,
       opt_state=opt_state,
-      momentum=momentum_lib.move(
-        config, state.momentum, params, slow_seen, state.step, total
-      ),
+      momentum=momentum,
     )
     return state, values, z
 

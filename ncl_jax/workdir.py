@@ -120,7 +120,7 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
     # The config first: it makes a directory a run's, and without it a file of the
     # other's name is somebody's own.
     writer.replace(workdir / "config.json", config_lib.to_json(config))
-    seen = json.dumps(fingerprints.training_set(source), indent=2)
+    seen = json.dumps(fingerprints.training_set(source), indent=2, allow_nan=False)
     writer.replace(workdir / "data.json", f"{seen}\n")
     yield
 

@@ -19,7 +19,11 @@ from ncl_jax.errors import naming
 
 
 def to_json(value: Any) -> Any:
-  """The value in strict JSON's terms: arrays to lists, NaN and infinities to null."""
+  """The value in strict JSON's terms: arrays to lists, NaN and infinities to null.
+
+  A number that is undefined, such as the class consistency of a dead dimension, is null
+  in every file and a dash in every table.
+  """
   if isinstance(value, dict):
     return {str(key): to_json(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):

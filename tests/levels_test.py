@@ -13,6 +13,7 @@ LEVELS = {
   "host": 0,
   "checks": 0,
   "paths": 0,
+  "divergence": 0,
   "numerics": 0,
   "nonneg": 0,
   "metrics": 0,

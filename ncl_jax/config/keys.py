@@ -25,7 +25,7 @@ FREE_ON_RESUME = (
 
 def to_json(config: ConfigDict) -> str:
   """Canonical JSON: sorted keys, tuples as lists."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> ConfigDict:

@@ -117,8 +117,10 @@ class NonNegativeEncoder(
 
     Raises:
       ValueError: a wrong setting, shape or number, or nothing to learn from.
-      FloatingPointError: if the loss stops being finite.
+      FloatingPointError: if the loss, the gradient or a parameter stops being finite,
+        naming the step; the encoder is then not fitted.
     """
+    self.__dict__.pop("scaling_", None)  # not fitted until all has gone well
     given.check(self)
     X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
     if (pairs is None) != (self.positives != "pairs"):
@@ -129,13 +131,14 @@ class NonNegativeEncoder(
       parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
       if parts[1].shape != X.shape:
         raise InputError(f"pairs are {parts[1].shape}, X is {X.shape}: a partner a row")
-    self.scaling_ = measured(parts)
-    data = {"deviation": self.scaling_.unit()}
+    scaling = measured(parts)
+    data = {"deviation": scaling.unit()}
     for name, part in zip(("x", "other"), parts, strict=False):
-      data[name] = self.scaling_(part)
+      data[name] = scaling(part)
     if self.positives == "labels":
       data["labels"] = given.numbered(y, len(X))
     self._train(data)
+    self.scaling_ = scaling
     return self
 
   def transform(self, X: Any) -> Any:
@@ -210,6 +213,10 @@ class NonNegativeEncoder(
     """
     return files.load(cls, path)
 
+  def __sklearn_is_fitted__(self) -> bool:
+    """What `check_is_fitted` asks: training may have failed after some was set."""
+    return hasattr(self, "scaling_")
+
   @property
   def _n_features_out(self) -> int:
     return len(self.expected_activation_)
@@ -269,4 +276,10 @@ class NonNegativeEncoder(
     for block in some(x):
       padded = np.zeros((BLOCK, x.shape[1]), np.float32)
       padded[: len(block)] = block
-      yield np.asarray(training.encode(params, padded, network))[: len(block)]
+      codes = np.asarray(training.encode(params, padded, network))[: len(block)]
+      if bad := np.count_nonzero(~np.isfinite(codes).all(1)):
+        raise InputError(
+          f"{bad} of {len(block)} codes hold NaN or infinity: their embeddings are "
+          "too large for float32, or the encoder's parameters are not finite"
+        )
+      yield codes

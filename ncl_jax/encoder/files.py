@@ -37,10 +37,12 @@ def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
   header = {
     "format": _FORMAT,
     # numpy's numbers are as good as Python's.
-    "settings": json.dumps(settings, default=lambda number: number.item()),
+    "settings": json.dumps(
+      settings, default=lambda number: number.item(), allow_nan=False
+    ),
   }
   if hasattr(encoder, "feature_names_in_"):
-    header["names"] = json.dumps(encoder.feature_names_in_.tolist())
+    header["names"] = json.dumps(encoder.feature_names_in_.tolist(), allow_nan=False)
   tensors = {name: getattr(encoder, name) for name in _ARRAYS}
   tensors |= {f"scaling.{k}": np.asarray(v) for k, v in vars(encoder.scaling_).items()}
   network = traverse_util.flatten_dict(encoder.params_, sep=".")

@@ -148,10 +148,16 @@ def table(
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-  """The table as lines."""
+  """The table as lines; a dash where there is no number."""
+
+  def cell(value: Any) -> str:
+    if not isinstance(value, float):
+      return str(value)
+    return f"{value:.3g}" if np.isfinite(value) else "-"
+
   cells = [list(rows[0])]
   for row in rows:
-    cells.append([f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()])
+    cells.append([cell(value) for value in row.values()])
   return "\n".join("".join(f"{cell:>10}" for cell in line) for line in cells)
 
 

@@ -29,10 +29,12 @@ class Scaling:
   def __call__(self, x: np.ndarray) -> np.ndarray:
     """[N, E] -> centred and scaled [N, E] float32, 0 in columns that were constant."""
     factor = (self.deviation > 0) / self.scale
-    # The difference in float64: a large common offset costs no digits.
-    return np.concatenate(
-      [np.asarray((rows - self.mean) * factor, np.float32) for rows in some(x)]
-    )
+    # The difference in float64: a large common offset costs no digits. What float32
+    # cannot hold becomes infinite, and is refused as a code.
+    with np.errstate(over="ignore"):
+      return np.concatenate(
+        [np.asarray((rows - self.mean) * factor, np.float32) for rows in some(x)]
+      )
 
   def unit(self) -> np.ndarray:
     """[E] float32, the deviations of what `__call__` gives."""

@@ -21,10 +21,15 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
   Returns:
     [M, k] int64 positions, the best first.
 
+  Raises:
+    InputError: another k, or a row with NaN or infinity.
+
   >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), 2).tolist()
   [[1, 2]]
   """
   checks.whole("k", k, 1, len(items))
+  checks.finite("items", items)
+  checks.finite("queries", queries)
   size = max(1, _HELD // len(items))
   blocks = range(0, len(queries), size)
   return np.concatenate([largest(queries[i : i + size] @ items.T, k) for i in blocks])
@@ -44,12 +49,13 @@ class InvertedIndex:
       codes: [N, D] sparse, non-negative.
 
     Raises:
-      InputError: a dense array.
+      InputError: a dense array, or an entry that is NaN or infinite.
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
     # Rows are the dimensions: each row is a list of items.
     self._lists = scipy.sparse.csr_matrix(codes.T)
+    checks.finite("the lists of codes", self._lists.data)
     self.items = codes.shape[0]
 
   def nearest(self, queries: scipy.sparse.spmatrix, k: int) -> np.ndarray:
@@ -64,11 +70,12 @@ class InvertedIndex:
       with the query: of the others none is nearer than another.
 
     Raises:
-      InputError: another k or width.
+      InputError: another k or width, or an entry that is NaN or infinite.
     """
     checks.whole("k", k, 1, self.items)
     checks.same_width("queries", queries, "codes", self._lists.T)
     queries = scipy.sparse.csr_matrix(queries)
+    checks.finite("the entries of queries", queries.data)
     found = np.full((queries.shape[0], k), -1, np.int64)
     size = max(1, _HELD // self.items)
     for start in range(0, len(found), size):

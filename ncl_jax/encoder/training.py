@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import losses, models, nonneg, numerics, optimizers
+from ncl_jax import divergence, losses, models, nonneg, numerics, optimizers
 from ncl_jax.layers import Linear
 
 Array = jax.Array
@@ -181,7 +181,7 @@ def epoch(
   data: dict[str, Array],
   order: Array,
   recipe: Recipe,
-) -> tuple[Any, Array]:
+) -> tuple[Any, Array, Array]:
   """An update for each row of `order`.
 
   Args:
@@ -194,7 +194,7 @@ def epoch(
     recipe: the settings.
 
   Returns:
-    (state, losses [steps]).
+    (state, losses [steps], `divergence.mark` of each step [steps]).
   """
 
   def step(carry, rows):
@@ -208,11 +208,13 @@ def epoch(
       params, jax.random.fold_in(key, done), batch, recipe
     )
     updates, opt_state = recipe.optimizer.update(gradients, opt_state, params)
-    return ((optax.apply_updates(params, updates), opt_state), done + 1), value
+    params = optax.apply_updates(params, updates)
+    fault = divergence.mark(value, gradients, params)
+    return ((params, opt_state), done + 1), (value, fault)
 
   # Dense layers alone: what makes loops slow on a CPU are convolutions' gradients.
-  (state, _), values = jax.lax.scan(step, (state, first), order)
-  return state, values
+  (state, _), (values, faults) = jax.lax.scan(step, (state, first), order)
+  return state, values, faults
 
 
 def train(
@@ -236,7 +238,8 @@ def train(
     (the projector's parameters as numpy arrays, mean loss of each epoch).
 
   Raises:
-    FloatingPointError: if the loss stops being finite.
+    FloatingPointError: if the loss, the gradient or a parameter stops being finite,
+      naming the step.
   """
   keys = jax.random.split(numerics.key(seed))
   count, width = data["x"].shape
@@ -248,13 +251,9 @@ def train(
     rows = np.random.default_rng([seed, number]).permutation(count)
     order = rows[: steps * batch_size].reshape(steps, batch_size).astype(np.int32)
     first = jnp.int32(number * steps)
-    state, values = epoch(state, keys[1], first, on_device, order, recipe)
+    state, values, faults = epoch(state, keys[1], first, on_device, order, recipe)
+    divergence.check(np.asarray(faults), (number + 1) * steps)
     curve.append(float(np.mean(values)))
-    if not np.isfinite(curve[-1]):
-      raise FloatingPointError(
-        f"the loss is {curve[-1]} in epoch {number + 1}: a lower learning rate or a "
-        "higher temperature usually helps"
-      )
   return jax.device_get(state[0]["projector"]), np.asarray(curve)
 
 

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from scipy.optimize import linear_sum_assignment
 
+from ncl_jax import checks
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
@@ -109,6 +110,12 @@ def agreement(
     _chance (what matching on the very images that score adds), matched (number of
     pairs), live_dimensions and other_live_dimensions. NaN without live dimensions.
   """
+  for name, x in zip(
+    ("train_a", "train_b", "test_a", "test_b"),
+    (train_a, train_b, test_a, test_b),
+    strict=True,
+  ):
+    checks.finite(name, x)
   raw_train, raw_test = train_b, test_b
   signed = any((x < 0).any() for x in (train_a, train_b, test_a, test_b))
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))

@@ -8,9 +8,10 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import metrics
+from ncl_jax import checks, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
+from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = 10
 ACTIVE = 30  # a dimension with fewer activations is pure by luck
@@ -91,7 +92,9 @@ def statistics(
     zero_rows, orthogonality (mean |C - I|), effective_rank; with labels also what
     `by_class` gives.
   """
-  values = jax.device_get(_statistics(f, threshold))
+  checks.finite("f", f)
+  with undefined_is_nan():
+    values = jax.device_get(_statistics(f, threshold))
   values = {name: float(value) for name, value in values.items()}
   if num_classes:
     values |= by_class(
@@ -131,8 +134,11 @@ def by_class(
     by |f| > threshold.
   """
 
+  checks.finite("f", f)
+
   def measure(y):
-    return _by_class(f, y, num_classes, threshold, activity)
+    with undefined_is_nan():
+      return _by_class(f, y, num_classes, threshold, activity)
 
   generator = np.random.default_rng(seed)
   values = jax.device_get(measure(labels))

@@ -217,6 +217,7 @@ def choose(
   Returns:
     The classifier.
   """
+  checks.finite("train_x", train_x)
   # One common scale: the penalties mean the same for every layer, zeros stay zero.
   scale = float(np.sqrt(np.mean(np.square(train_x, dtype=np.float64)))) or 1.0
   x = jnp.asarray(train_x / scale)

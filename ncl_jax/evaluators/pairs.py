@@ -134,6 +134,9 @@ def embed_texts(
 
   Returns:
     [N, D] float32.
+
+  Raises:
+    FloatingPointError: if a feature is NaN or infinite.
   """
   tokens = towers.encode(texts, config.text.length)
   size, parts = config.eval.batch_size, []
@@ -143,7 +146,13 @@ def embed_texts(
     z = _embed_texts(config_lib.model(config), variables, padded)
     f = features.embed(z, config.loss.map)
     parts.append(np.asarray(f)[: len(rows)])
-  return np.concatenate(parts)
+  found = np.concatenate(parts)
+  if bad := np.count_nonzero(~np.isfinite(found).all(1)):
+    raise FloatingPointError(
+      f"the features f of {bad} of {len(found)} texts hold NaN or infinity: nothing is "
+      "measured. Use an earlier checkpoint, or train again with a lower learning rate"
+    )
+  return found
 
 
 def embed_images(

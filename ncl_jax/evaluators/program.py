@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import pathlib
 import types
 from collections.abc import Callable, Sequence
@@ -275,9 +276,13 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     Failed: if the result cannot be written; the message holds the row.
   """
   name = program.__name__.rsplit(".", 1)[-1]
-  result = program.evaluate(
-    opened.config, opened.variables, opened.source, opened.mesh, **options
-  )
+  try:
+    result = program.evaluate(
+      opened.config, opened.variables, opened.source, opened.mesh, **options
+    )
+  except FloatingPointError as error:
+    where = f"checkpoint {opened.step} of {opened.path}"
+    raise FloatingPointError(f"{name} of {where}: {error}") from error
   row = {
     "program": name,
     "step": opened.step,
@@ -289,7 +294,9 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     for part, values in result.items():
       if part != "settings" and isinstance(values, dict):
         numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-        shown = "  ".join(f"{k} {v:.4g}" for k, v in numbers.items())
+        shown = "  ".join(
+          f"{k} {v:.4g}" if math.isfinite(v) else f"{k} -" for k, v in numbers.items()
+        )
         logging.info("step %d, %s: %s", opened.step, part, shown)
     file = opened.path / "eval" / f"{name}.jsonl"
     try:
@@ -298,7 +305,7 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     except OSError as error:
       raise Failed(
         f"the result of {name} cannot be written ({error}); it is:\n"
-        f"{json.dumps(writer.to_json(row))}"
+        f"{json.dumps(writer.to_json(row), allow_nan=False)}"
       ) from error
     logging.info("written to %s", file)
   return row

@@ -20,7 +20,7 @@ from ncl_jax import checks, metrics
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import linear_probe, needs, other_sets, program
-from ncl_jax.features import Features, embed
+from ncl_jax.features import Features
 
 DRAWS = 3  # of each random row, whose mean is reported
 SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the dimensions, in the curve
@@ -269,7 +269,7 @@ def score(
 
 
 def _form(parts: dict[str, Features], map_name: str) -> Sets:
-  return {name: np.asarray(embed(part.z, map_name)) for name, part in parts.items()}
+  return {name: part.layer("f", map_name) for name, part in parts.items()}
 
 
 def _live(f: np.ndarray, config: ConfigDict) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import features, metrics, objective
+from ncl_jax import checks, features, metrics, objective
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import needs, program
@@ -132,6 +132,8 @@ def statistics(
     over batches; sepin@k_std, their standard deviation; sepin@k_lucky, ranked on the
     very images that score.
   """
+  checks.finite("f_a", f_a)
+  checks.finite("f_b", f_b)
   scores = np.array(
     [
       [metrics.sepin(f_a[rows], f_b[rows], temperature=temperature) for rows in half]

@@ -5,6 +5,7 @@ from collections.abc import Sized
 
 import numpy as np
 
+from ncl_jax import checks
 from ncl_jax.data.source import Images
 
 IMAGES = 10_000  # more would make the page too large to open
@@ -32,6 +33,9 @@ class Side:
     partners: of pairs of images, f of the partners [N, D].
     attention: of a vision transformer, `vit.attention` [N, heads, rows, columns].
     seen: share of the shorter side that the network sees, a square in the middle.
+
+  Raises:
+    InputError: if an array holds NaN or infinity.
   """
 
   label: str
@@ -42,6 +46,12 @@ class Side:
   partners: np.ndarray | None = None
   attention: np.ndarray | None = None
   seen: float = 1.0
+
+  def __post_init__(self) -> None:
+    """Nothing is shown of what is not finite."""
+    for name in ("f", "sepin", "words", "captions", "partners", "attention"):
+      if (values := getattr(self, name)) is not None:
+        checks.finite(f"{name} of {self.label}", values)
 
 
 @dataclasses.dataclass(frozen=True)

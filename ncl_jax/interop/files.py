@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from ncl_jax import paths
+from ncl_jax import divergence, paths
 from ncl_jax.data import npz
 from ncl_jax.errors import InputError, naming
 
@@ -74,7 +74,11 @@ def tensors_to_bytes(
   Args:
     arrays: by name.
     metadata: free text for the file's header.
+
+  Raises:
+    FloatingPointError: if one holds NaN or infinity, naming it.
   """
+  divergence.check_tree(dict(arrays), "the file is not written")
   # The format stores memory as it lies; a transposed view would be stored unturned.
   dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
   return safetensors.numpy.save(dense, metadata)

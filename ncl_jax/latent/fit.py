@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import checks, losses, nonneg, numerics
+from ncl_jax import checks, divergence, losses, nonneg, numerics
 from ncl_jax.latent.space import Space
 
 LOSSES = ("spectral", "nt_xent")
@@ -51,13 +51,18 @@ def fit(
 
   Raises:
     InputError: another loss or network.
+    FloatingPointError: if the gradient or a parameter of a seed stops being finite,
+      naming the step.
   """
   checks.choice("loss", loss, LOSSES)
   checks.choice("network", network, NETWORKS)
   settings = (loss, map_name, width, network, steps, batch_size)
   arrays = [jnp.asarray(a, jnp.float32) for a in (space.prior, space.conditional)]
   keys = jax.vmap(numerics.key)(jnp.arange(seeds))
-  return np.asarray(_fit(settings, temperature, *arrays, keys))
+  found, faults = jax.device_get(_fit(settings, temperature, *arrays, keys))
+  divergence.check(np.bitwise_or.reduce(faults, axis=0), steps)
+  divergence.check_tree(found, f"features of {map_name} after {steps} steps")
+  return found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -93,12 +98,13 @@ def _fit(settings, temperature, prior, conditional, keys):
       params, opt_state = state
       gradient = jax.grad(value)(params, key)
       updates, opt_state = optimizer.update(gradient, opt_state, params)
-      return (optax.apply_updates(params, updates), opt_state), None
+      params = optax.apply_updates(params, updates)
+      return (params, opt_state), divergence.mark((), gradient, params)
 
     state = (params, optimizer.init(params))
-    (params, _), _ = jax.lax.scan(step, state, jax.random.split(batches, steps))
+    (params, _), faults = jax.lax.scan(step, state, jax.random.split(batches, steps))
     f = features(params)
-    return losses.l2_normalize(f) if loss == "nt_xent" else f
+    return (losses.l2_normalize(f) if loss == "nt_xent" else f), faults
 
   return jax.vmap(train)(keys)
 

@@ -271,6 +271,6 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   everything = {"rows": rows, "claims": [dataclasses.asdict(c) for c in found]}
-  text = json.dumps(everything, indent=1) + "\n"
+  text = json.dumps(writer.to_json(everything), indent=1, allow_nan=False) + "\n"
   writer.replace(folder / "identifiability.json", text)
   writer.replace(folder / "identifiability.md", shown + "\n")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.metrics.consistency import activated
 from ncl_jax.metrics.rows import labelled
-from ncl_jax.numerics import at_least_float32, safe_divide
+from ncl_jax.numerics import at_least_float32, safe_divide, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
@@ -54,11 +54,12 @@ def naming_accuracy(
       sign.
 
   Returns:
-    [] in 0..1; NaN if no row of either is labelled, or if a labelled row holds a value
-    that is not finite.
+    [] in 0..1; NaN if no row of either is labelled. Under `jax.jit`, where values
+    cannot be seen, also NaN if a labelled row holds one that is not finite.
 
   Raises:
-    InputError: wrong shape, labels or number of classes.
+    InputError: wrong shape, labels or number of classes, or NaN or infinity in a
+      labelled row.
 
   >>> train = jnp.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
   >>> test = jnp.array([[0.8, 0.2], [0.1, 0.9], [0.0, 0.0], [1.0, 0.0]])
@@ -76,9 +77,10 @@ def naming_accuracy(
   size = jnp.max(jnp.abs(train_f), axis=0, keepdims=True)
   train_f, f = safe_divide(train_f, size), safe_divide(f, size)
   count = jnp.sum(known)
-  mean = jnp.sum(train_f, axis=0, keepdims=True) / count
+  some = jnp.maximum(count, 1)
+  mean = jnp.sum(train_f, axis=0, keepdims=True) / some
   deviation = jnp.where(known[:, None], train_f - mean, 0)
-  sd = jnp.sqrt(jnp.sum(deviation**2, axis=0, keepdims=True) / count)
+  sd = jnp.sqrt(jnp.sum(deviation**2, axis=0, keepdims=True) / some)
   # What rounding alone does to a constant dimension is no deviation.
   sd = jnp.where(sd > 8 * jnp.finfo(sd.dtype).eps, sd, 0)
   if signed:
@@ -92,8 +94,9 @@ def naming_accuracy(
   best = jnp.max(strength, axis=1, keepdims=True)
   choice = _shares((strength == best) & (best > 0), f.dtype)
   guess = jnp.matmul(choice, names, precision="highest")
-  accuracy = jnp.sum(guess * jnp.where(valid[:, None], truth, 0)) / jnp.sum(valid)
-  return jnp.where(finite & (count > 0), accuracy, jnp.nan)
+  hits = jnp.sum(guess * jnp.where(valid[:, None], truth, 0))
+  with undefined_is_nan():
+    return jnp.where(finite & (count > 0), hits / jnp.sum(valid), jnp.nan)
 
 
 @on_any_mesh()
@@ -119,10 +122,12 @@ def energy_weighted_purity(
     budget: share of the labelled rows, above 0 and at most 1.
 
   Returns:
-    [] in 0..1; NaN if all features are 0, or one of a labelled row is not finite.
+    [] in 0..1; NaN if all features are 0, and under `jax.jit`, where values cannot be
+    seen, if one of a labelled row is not finite.
 
   Raises:
-    InputError: wrong shape, labels, number of classes or budget.
+    InputError: wrong shape, labels, number of classes or budget, or NaN or infinity in
+      a labelled row.
 
   >>> f = jnp.array([[3.0, 0.0], [2.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
   >>> labels = jnp.array([0, 0, 1, 0])
@@ -137,9 +142,10 @@ def energy_weighted_purity(
   onehot = jnp.where(valid[:, None], onehot, 0)
   counts = jnp.matmul(weight.T, onehot, precision="highest")
   purity = jnp.max(counts, axis=1) / jnp.sum(counts, axis=1)
-  energy = jnp.sum((f / jnp.max(jnp.abs(f))) ** 2, axis=0)
-  # 0 / 0 if all is 0; a value that is not finite passes through the scale.
-  return jnp.sum(energy * purity) / jnp.sum(energy)
+  with undefined_is_nan():
+    energy = jnp.sum((f / jnp.max(jnp.abs(f))) ** 2, axis=0)
+    # 0 / 0 if all is 0; a value that is not finite passes through the scale.
+    return jnp.sum(energy * purity) / jnp.sum(energy)
 
 
 @on_any_mesh()
@@ -186,7 +192,8 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
     defined = (counts >= 1) & (counts <= rows) & ~constant & ~unknown
     return jnp.where(defined, jnp.max(found, axis=1) / counts, jnp.nan)
 
-  return jax.lax.map(of_dimension, f.T)
+  with undefined_is_nan():
+    return jax.lax.map(of_dimension, f.T)
 
 
 @on_any_mesh()
@@ -229,14 +236,16 @@ def consistency_at_same_activity(
   on = (f > threshold) & valid[:, None]
   active = jnp.sum(on, axis=0)
   counts = jnp.matmul(on.T.astype(f.dtype), onehot, precision="highest")
-  own = jnp.max(counts, axis=1) / active
-  others = jnp.nanmean(purity_at(other, labels, num_classes, active), axis=0)
-  # Where all labelled images are active there is nothing to choose: both are the same.
-  others = jnp.where(active == jnp.sum(valid), own, others)
-  enough = active >= minimum
-  both = (jnp.where(enough, x, jnp.nan) for x in (own, others))
-  own, others = (jnp.nanmean(x) for x in both)
-  return own, others
+  with undefined_is_nan():
+    own = jnp.max(counts, axis=1) / active
+    others = jnp.nanmean(purity_at(other, labels, num_classes, active), axis=0)
+    # Where all labelled images are active there is nothing to choose: both are the
+    # same.
+    others = jnp.where(active == jnp.sum(valid), own, others)
+    enough = active >= minimum
+    both = (jnp.where(enough, x, jnp.nan) for x in (own, others))
+    own, others = (jnp.nanmean(x) for x in both)
+    return own, others
 
 
 @on_any_mesh()

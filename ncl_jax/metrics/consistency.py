@@ -12,6 +12,7 @@ import numpy as np
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted, labelled, largest
+from ncl_jax.numerics import entropy, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
@@ -58,8 +59,9 @@ def class_consistency(
   """
   counts = _active_counts(f, labels, num_classes, rule, threshold, where)
   active = jnp.sum(counts, axis=1)
-  # 0 / 0 is the NaN of a dead dimension.
-  return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
+  with undefined_is_nan():
+    # 0 / 0 is the NaN of a dead dimension.
+    return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
 
 
 @on_any_mesh()
@@ -96,8 +98,8 @@ def label_entropy(
   [0.6899999976158142, 0.0]
   """
   counts = _active_counts(f, labels, num_classes, rule, threshold, where)
-  share = counts / jnp.sum(counts, axis=1, keepdims=True)
-  return jnp.sum(jax.scipy.special.entr(share), axis=1)
+  with undefined_is_nan():
+    return entropy(counts / jnp.sum(counts, axis=1, keepdims=True))
 
 
 @on_any_mesh()
@@ -138,8 +140,9 @@ def purity(
   """
   f, valid, onehot = labelled(f, labels, num_classes, where)
   weight = activated(f, budget, where=valid)
-  counts = jnp.matmul(weight.T, onehot, precision="highest")
-  return jnp.max(counts, axis=1) / jnp.sum(weight, axis=0)
+  with undefined_is_nan():
+    counts = jnp.matmul(weight.T, onehot, precision="highest")
+    return jnp.max(counts, axis=1) / jnp.sum(weight, axis=0)
 
 
 @on_any_mesh(rows="f")
@@ -181,10 +184,12 @@ def activated(
   cut = top[:, m - 1]
   above = low > cut[None]
   tied = (low == cut[None]) & valid[:, None]
-  room = (m - jnp.sum(above, axis=0)) / jnp.sum(tied, axis=0)
+  # At least one sample has the value; none, where no row counts.
+  room = (m - jnp.sum(above, axis=0)) / jnp.maximum(jnp.sum(tied, axis=0), 1)
   constant = top[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
   weight = jnp.where(above, 1, jnp.where(tied, room[None], 0)).astype(f.dtype)
-  return jnp.where(valid[:, None] & constant[None], jnp.nan, weight)
+  with undefined_is_nan():
+    return jnp.where(valid[:, None] & constant[None], jnp.nan, weight)
 
 
 def _active_counts(f, labels, num_classes, rule, threshold, where):

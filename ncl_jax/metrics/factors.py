@@ -262,6 +262,7 @@ def dci(importance: np.ndarray) -> tuple[float, float]:
   """
   checks.features("importance", importance)
   r = np.asarray(importance, np.float64)
+  checks.finite("importance", r)
   if not (r >= 0).all():
     raise InputError("importance has an entry that is not 0 or above")
   weight = r.sum(1)
@@ -365,8 +366,7 @@ def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray
       f"0, [{len(f)}, L], one row a row of f"
     )
   f = np.asarray(f, np.float64)
-  if not np.isfinite(f).all():
-    raise InputError("f has entries that are not finite")
+  checks.finite("f", f)
   # Values are categories: numbered anew, as tables are as long as the largest.
   values = [np.unique(column, return_inverse=True)[1] for column in factors.T]
   return f, np.stack(values, 1).astype(np.int64)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted
-from ncl_jax.numerics import l2_normalize
+from ncl_jax.numerics import entropy, l2_normalize, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
@@ -156,7 +156,8 @@ def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   f, _ = counted(f, where)
   live = jnp.any(f != 0, axis=0)
   error = jnp.abs(correlation(f) - jnp.diag(live.astype(f.dtype)))
-  return jnp.sum(error) / jnp.sum(live) ** 2
+  with undefined_is_nan():
+    return jnp.sum(error) / jnp.sum(live) ** 2
 
 
 @on_any_mesh()
@@ -185,7 +186,8 @@ def spectral_entropy(f: Array, *, where: Array | None = None) -> jax.Array:
   f, _ = counted(f, where)
   tall = f if f.shape[0] >= f.shape[1] else f.T
   s = jnp.linalg.svd(jnp.linalg.qr(tall, mode="r"), compute_uv=False)
-  return jnp.sum(jax.scipy.special.entr(s / jnp.sum(s)))
+  with undefined_is_nan():
+    return entropy(s / jnp.sum(s))
 
 
 @on_any_mesh()
@@ -208,7 +210,8 @@ def effective_rank(f: Array, *, where: Array | None = None) -> jax.Array:
   >>> print(effective_rank(jnp.eye(4)).round(3))
   4.0
   """
-  return jnp.exp(spectral_entropy(f, where=where))
+  with undefined_is_nan():
+    return jnp.exp(spectral_entropy(f, where=where))
 
 
 @on_any_mesh()
@@ -268,4 +271,5 @@ def view_agreement(
     )
   a, b = jnp.abs(f_a) > threshold, jnp.abs(f_b) > threshold
   both, either = jnp.sum(a & b, axis=0), jnp.sum(a | b, axis=0)
-  return (both / either).astype(f_a.dtype)  # 0 / 0 is NaN
+  with undefined_is_nan():
+    return (both / either).astype(f_a.dtype)  # 0 / 0 is NaN

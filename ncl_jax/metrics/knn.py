@@ -55,6 +55,7 @@ def knn_predict(
   """
   arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
   arguments = _checked(*arguments, block_size)
+  _check_finite(train_f, arguments[1], f)
   votes = _votes(*arguments, relative=True)
   best = jnp.argmax(votes, axis=1).astype(jnp.int32)
   return jnp.where(jnp.max(votes, axis=1) > 0, best, -1)
@@ -107,7 +108,9 @@ def knn_scores(
   [[100000.0, 0.20000000298023224]]
   """
   arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-  return _votes(*_checked(*arguments, block_size))
+  arguments = _checked(*arguments, block_size)
+  _check_finite(train_f, arguments[1], f)
+  return _votes(*arguments)
 
 
 @on_any_mesh()
@@ -152,6 +155,7 @@ def knn_predict_grid(
     for temperature in temperatures:
       arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
       _, numbers, *_ = _checked(*arguments, block_size)
+  _check_finite(train_f, numbers, f)
   return _predictions(
     train_f,
     numbers,
@@ -180,6 +184,11 @@ def _checked(
   checks.positive("temperature", temperature)
   checks.whole("block_size", block_size, 1)
   return train_f, numbers, f, num_classes, k, temperature, distance, block_size
+
+
+def _check_finite(train_f, train_labels, f):
+  checks.finite("train_f", train_f, train_labels >= 0)
+  checks.finite("f", f)
 
 
 @jax.jit(static_argnames=("num_classes", "k", "distance", "block_size", "relative"))

@@ -46,8 +46,7 @@ def pair_recall(
   numbers = np.asarray(checks.identities(("groups", groups, n))[0])
   of = np.where(numbers < 0, -1 - np.arange(n), numbers)
   for name, values in (("queries", queries), ("gallery", gallery)):
-    if not np.isfinite(values).all():
-      raise InputError(f"{name} have values that are not finite")
+    checks.finite(name, values)
   for k in ks:
     checks.whole("k", k, 1)
   found = dict.fromkeys(ks, 0.0)

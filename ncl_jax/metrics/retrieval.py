@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import largest, map_rows
-from ncl_jax.numerics import l2_normalize
+from ncl_jax.numerics import l2_normalize, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
@@ -82,15 +82,19 @@ def retrieval(
     checks.mask(where, n)
     valid = valid & jnp.asarray(where, bool)
   searched = valid if gallery is None else bank_labels >= 0
+  checks.finite("f", f, valid)
+  if gallery is not None:
+    checks.finite("gallery", bank, searched)
   checks.same_width("f", f, "gallery", bank)
   m = bank.shape[0]
   checks.whole("k", k, 1, m - (gallery is None))
   size = max(1, 2**23 // m) if block_size is None else block_size
   checks.whole("block_size", size, 1)
-  precision, average = _retrieval(
-    f, labels, bank, bank_labels, searched, k, gallery is None, min(size, n)
-  )
-  return jnp.where(valid, precision, jnp.nan), jnp.where(valid, average, jnp.nan)
+  with undefined_is_nan():
+    precision, average = _retrieval(
+      f, labels, bank, bank_labels, searched, k, gallery is None, min(size, n)
+    )
+    return jnp.where(valid, precision, jnp.nan), jnp.where(valid, average, jnp.nan)
 
 
 @jax.jit(static_argnames=("k", "without_self", "size"))

@@ -25,13 +25,15 @@ def counted(
     `(f [N, D], where [N])`: in at least float32; as bool.
 
   Raises:
-    InputError: wrong shape.
+    InputError: wrong shape, or NaN or infinity in a row that counts.
   """
   checks.features(name, f)
   f = at_least_float32(f)
+  if where is not None:
+    checks.mask(where, f.shape[0])
+  checks.finite(name, f, where)
   if where is None:
     return f, jnp.ones(f.shape[0], bool)
-  checks.mask(where, f.shape[0])
   where = jnp.asarray(where, bool)
   # A selection, not a product: padding may hold NaN.
   return jnp.where(where[:, None], f, 0), where
@@ -57,12 +59,18 @@ def labelled(
     `(f [N, D], where [N], onehot [N, K])`; rows with -1 have no one.
 
   Raises:
-    InputError: wrong shape, labels or number of classes.
+    InputError: wrong shape, labels or number of classes, or NaN or infinity in a row
+      that counts.
   """
   checks.whole("num_classes", num_classes, 1)
-  f, valid = counted(f, where, f"{prefix}f")
-  numbers = checks.labels(f"{prefix}labels", labels, len(f), num_classes)
-  return f, valid & (numbers >= 0), jax.nn.one_hot(numbers, num_classes, dtype=f.dtype)
+  checks.features(f"{prefix}f", f)
+  numbers = checks.labels(f"{prefix}labels", labels, jnp.shape(f)[0], num_classes)
+  known = numbers >= 0
+  if where is not None:
+    checks.mask(where, len(numbers))
+    known &= jnp.asarray(where, bool)
+  f, valid = counted(f, known, f"{prefix}f")
+  return f, valid, jax.nn.one_hot(numbers, num_classes, dtype=f.dtype)
 
 
 def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from ncl_jax import checks
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
@@ -38,6 +40,9 @@ class Arm:
     curve: rows logged in training by the first seed (step, epoch, loss, ...); () for
       an arm that is not trained.
     features: f of the test images, first seed, shape [N, D].
+
+  Raises:
+    InputError: if features hold NaN or infinity.
   """
 
   key: str
@@ -45,6 +50,10 @@ class Arm:
   values: dict[str, tuple[float, ...]]
   curve: tuple[dict, ...]
   features: np.ndarray
+
+  def __post_init__(self) -> None:
+    """Nothing is drawn of what is not finite."""
+    checks.finite(f"features of {self.label}", self.features)
 
 
 @dataclasses.dataclass(frozen=True)

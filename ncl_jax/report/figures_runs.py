@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncl_jax.report import drawing, selection
+from ncl_jax.report import drawing, selection, tables
 from ncl_jax.report.comparison import Comparison
+from ncl_jax.report.sweep_tables import number
 
 BINS = 60
 MAPPED = 1000  # images of a t-SNE map: more take minutes and hide each other
@@ -173,7 +174,8 @@ def selection_curve(
     for _, color, curve in arms:
       for name, (_, dashes) in lines.items():
         x = [row["k"] for row in curve]
-        y = [100 * row[name]["probe"] for row in curve]
+        # Matplotlib leaves out what is undefined.
+        y = [100 * number(row, (name, "probe")) for row in curve]
         ax.plot(x, y, dashes, color=color, linewidth=1.6, marker="o", ms=3)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter("{x:.0f}")
@@ -187,7 +189,8 @@ def selection_curve(
     return figure
 
   best = ", ".join(
-    f"{arm.label} {100 * curve[-1]['random']['probe']:.1f} % with all {curve[-1]['k']}"
+    f"{arm.label} {tables.number(number(curve[-1], ('random', 'probe')), '%', 1)} % "
+    f"with all {curve[-1]['k']}"
     for arm, _, curve in arms
   )
   return drawing.picture(

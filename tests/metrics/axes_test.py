@@ -231,9 +231,14 @@ def test_a_value_that_is_not_finite_gives_no_number(bad):
   labels = np.abs(labels)
   worse = f.copy()
   worse[3, 1] = bad
-  assert np.isnan(metrics.naming_accuracy(worse, labels, f, labels, 4))
-  assert np.isnan(metrics.naming_accuracy(f, labels, worse, labels, 4))
-  assert np.isnan(metrics.energy_weighted_purity(worse, labels, 4, budget=BUDGET))
+  for measure, *given in (
+    (lambda a, b: metrics.naming_accuracy(a, labels, b, labels, 4), worse, f),
+    (lambda a, b: metrics.naming_accuracy(a, labels, b, labels, 4), f, worse),
+    (lambda a: metrics.energy_weighted_purity(a, labels, 4, budget=BUDGET), worse),
+  ):
+    with pytest.raises(InputError, match="1 of .* rows of .*f hold NaN or infinity"):
+      measure(*given)
+    assert np.isnan(jax.jit(measure)(*given))
 
 
 def test_without_labels_or_activation_there_is_no_number():

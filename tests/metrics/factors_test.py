@@ -242,7 +242,7 @@ def test_factor_vae_needs_stillness_not_information():
     (np.ones((3, 2)), np.ones((3, 1)), "must be integers from 0"),
     (np.ones((3, 2)), np.ones((2, 1), int), "one row a row of f"),
     (np.ones((3, 2)), -np.ones((3, 1), int), "from 0"),
-    (np.full((3, 2), np.nan), np.ones((3, 1), int), "not finite"),
+    (np.full((3, 2), np.nan), np.ones((3, 1), int), "NaN or infinity"),
   ],
 )
 def test_refuses(f, v, says):

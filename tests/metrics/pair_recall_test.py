@@ -64,7 +64,7 @@ def test_zero_shot_is_the_loop_and_shares_equals():
 def test_what_is_not_finite_is_refused():
   f = np.eye(3)
   f[1, 1] = np.nan
-  with pytest.raises(InputError, match="queries have values that are not finite"):
+  with pytest.raises(InputError, match="rows of queries hold NaN or infinity"):
     pair_recall(f, np.eye(3), np.arange(3), ks=(1,))
 
 
