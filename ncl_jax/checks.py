@@ -91,6 +91,24 @@ def array(name: str, given: Any) -> Any:
     raise InputError(f"{name} is no array: {error}") from error
 
 
+def real(name: str, given: Any) -> tuple[int, ...]:
+  """Returns the shape of an array of real numbers.
+
+  Args:
+    name: what the message calls the array.
+    given: the array, or nested lists.
+
+  Raises:
+    InputError: text, complex numbers, objects, or as `array`.
+  """
+  x = array(name, given)
+  if not any(
+    jnp.issubdtype(x.dtype, kind) for kind in (bool, jnp.integer, jnp.floating)
+  ):
+    raise InputError(f"{name} is of {x.dtype}: it must hold real numbers")
+  return x.shape
+
+
 def features(name: str, f: Any) -> None:
   """Raises unless `f` is [N, D] and not empty.
 
@@ -101,7 +119,7 @@ def features(name: str, f: Any) -> None:
   Raises:
     InputError: another shape, or no row.
   """
-  shape = array(name, f).shape
+  shape = real(name, f)
   if len(shape) != 2 or 0 in shape:
     raise InputError(f"{name} has shape {list(shape)}: it must be [N, D], not empty")
 

@@ -166,7 +166,7 @@ def test_types_offsets_and_order_of_the_same_numbers(x, fitted):
 def test_sparse_output_is_the_dense_one(x, fitted):
   sparse = NonNegativeEncoder(**fitted.get_params() | {"sparse_output": True}).fit(x)
   codes = sparse.transform(np.float32(x))
-  assert isinstance(codes, scipy.sparse.csr_matrix) and codes.dtype == np.float32
+  assert isinstance(codes, scipy.sparse.csr_array) and codes.dtype == np.float32
   np.testing.assert_array_equal(codes.toarray(), fitted.transform(np.float32(x)))
 
 

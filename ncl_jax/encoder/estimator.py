@@ -53,7 +53,7 @@ class NonNegativeEncoder(
       there are fewer.
     learning_rate: of AdamW, the highest of a warm-up and cosine.
     weight_decay: of AdamW.
-    sparse_output: `transform` gives a scipy.sparse.csr_matrix.
+    sparse_output: `transform` gives a scipy.sparse.csr_array.
     random_state: of initialisation, order and views; a number: the same again.
 
   Attributes:
@@ -148,7 +148,7 @@ class NonNegativeEncoder(
       X: [N, E].
 
     Returns:
-      [N, D] array of X's type (float32 or float64), or a csr_matrix of it where
+      [N, D] array of X's type (float32 or float64), or a csr_array of it where
       `sparse_output`; rows of unit length, or zero where the map left nothing.
 
     Raises:
@@ -161,8 +161,8 @@ class NonNegativeEncoder(
     )
     if not self.sparse_output:
       return np.concatenate(list(codes))
-    parts = [scipy.sparse.csr_matrix(block) for block in codes]
-    return scipy.sparse.csr_matrix(scipy.sparse.vstack(parts, format="csr"))
+    parts = [scipy.sparse.csr_array(block) for block in codes]
+    return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
 
   def shorten(self, n_dims: int) -> Self:
     """An encoder of the `n_dims` columns of highest expected activation; no training.

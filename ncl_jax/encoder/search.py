@@ -1,5 +1,7 @@
 """Exact search by inner product, with dense rows and with sparse codes."""
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 
@@ -27,6 +29,10 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
   >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), 2).tolist()
   [[1, 2]]
   """
+  items, queries = (_wide(x) for x in (items, queries))
+  checks.features("items", items)
+  checks.features("queries", queries)
+  checks.same_width("queries", queries, "items", items)
   checks.whole("k", k, 1, len(items))
   checks.finite("items", items)
   checks.finite("queries", queries)
@@ -49,12 +55,14 @@ class InvertedIndex:
       codes: [N, D] sparse, non-negative.
 
     Raises:
-      InputError: a dense array, or an entry that is NaN or infinite.
+      InputError: a dense array, another shape, or an entry that is NaN or infinite.
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
     # Rows are the dimensions: each row is a list of items.
-    self._lists = scipy.sparse.csr_matrix(codes.T)
+    if codes.ndim != 2:
+      raise InputError(f"codes have shape {list(codes.shape)}: they must be [N, D]")
+    self._lists = scipy.sparse.csr_array(_wide(codes).T)
     checks.finite("the lists of codes", self._lists.data)
     self.items = codes.shape[0]
 
@@ -73,8 +81,13 @@ class InvertedIndex:
       InputError: another k or width, or an entry that is NaN or infinite.
     """
     checks.whole("k", k, 1, self.items)
+    if not scipy.sparse.issparse(queries) or queries.ndim != 2:
+      raise InputError(
+        f"queries have shape {list(np.shape(queries))}: they must be sparse "
+        "[M, D]; one row is scipy.sparse.csr_array(codes[[i]])"
+      )
     checks.same_width("queries", queries, "codes", self._lists.T)
-    queries = scipy.sparse.csr_matrix(queries)
+    queries = scipy.sparse.csr_array(_wide(queries))
     checks.finite("the entries of queries", queries.data)
     found = np.full((queries.shape[0], k), -1, np.int64)
     size = max(1, _HELD // self.items)
@@ -122,3 +135,10 @@ def largest(scores: np.ndarray, k: int) -> np.ndarray:
   values = np.take_along_axis(scores, chosen, axis=1)
   order = np.argsort(-values, axis=1, kind="stable")
   return np.take_along_axis(chosen, order, axis=1)
+
+
+def _wide(x: Any) -> Any:
+  """At least float32: products of small integers would wrap, those of float16 round."""
+  if not scipy.sparse.issparse(x):
+    x = np.asarray(x)
+  return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)

@@ -35,7 +35,7 @@ def byol(predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike) -> ja
   >>> byol(p, p[:, ::-1]).tolist(), byol(p, p).tolist()
   ([0.0], [4.0])
   """
-  check_views(predictions)
+  check_views(predictions, "predictions")
   check_same_shape("predictions", predictions, "targets", targets)
   p, t = l2_normalize(predictions), jax.lax.stop_gradient(l2_normalize(targets))
   return jnp.sum(2 - 2 * jnp.sum(p * t[:, ::-1], axis=2), axis=1)

@@ -36,8 +36,16 @@ def scores(
   [[3.0, 6.0]]
   """
   checks.positive("scale", scale)
-  (f_shape, w_shape) = jnp.shape(features), jnp.shape(prototypes)
-  if len(f_shape) != 2 or len(w_shape) != 2 or f_shape[1] != w_shape[1]:
+  f_shape, w_shape = (
+    checks.real("features", features),
+    checks.real("prototypes", prototypes),
+  )
+  if (
+    len(f_shape) != 2
+    or len(w_shape) != 2
+    or f_shape[1:] != w_shape[1:]
+    or not f_shape[1]
+  ):
     raise InputError(
       f"features {list(f_shape)} and prototypes {list(w_shape)}: they must be [N, D] "
       "and [K, D]"

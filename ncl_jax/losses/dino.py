@@ -49,7 +49,7 @@ def dino(
   >>> print(dino(s, s, jnp.zeros(4)).round(4))  # log 4
   [1.3863]
   """
-  check_views(student)
+  check_views(student, "student")
   check_same_shape("student", student, "teacher", teacher)
   checks.positive("student_temperature", student_temperature)
   checks.positive("teacher_temperature", teacher_temperature)
@@ -84,6 +84,7 @@ def dino_centre(
   >>> print(dino_centre(jnp.zeros(2), jnp.array([[[1.0, 3.0], [3.0, 5.0]]]), 0.5))
   [1. 2.]
   """
+  check_views(teacher, "teacher")
   t = at_least_float32(teacher)
   mean = jnp.mean(t, axis=(0, 1))
   return momentum * jnp.asarray(centre, mean.dtype) + (1 - momentum) * mean

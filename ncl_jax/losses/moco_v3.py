@@ -54,7 +54,7 @@ def moco_v3(
   >>> print(moco_v3(z, z, temperature=0.5).round(3))  # 2 log(1 + exp(-2))
   [0.254 0.254]
   """
-  check_views(queries)
+  check_views(queries, "queries")
   check_same_shape("queries", queries, "keys", keys)
   checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)

@@ -36,12 +36,12 @@ def rounded(a: jax.Array, precision: str) -> jax.Array:
   return jax.lax.reduce_precision(a, 8, 7) if precision == "bfloat16" else a
 
 
-def check_views(z: jax.typing.ArrayLike) -> None:
-  """Raises InputError unless `z` is [N, 2, D] and not empty."""
-  shape = jnp.shape(z)
+def check_views(z: jax.typing.ArrayLike, name: str = "z") -> None:
+  """Raises InputError unless `z` is [N, 2, D], real and not empty."""
+  shape = checks.real(name, z)
   if len(shape) != 3 or shape[1] != 2 or 0 in shape:
     raise InputError(
-      f"z has shape {list(shape)}: it must be [N, 2, D], two views of each example"
+      f"{name} has shape {list(shape)}: it must be [N, 2, D], two views of each example"
     )
 
 
@@ -49,16 +49,17 @@ def check_same_shape(
   name: str, a: jax.typing.ArrayLike, other: str, b: jax.typing.ArrayLike
 ) -> None:
   """Raises InputError unless two arrays have the same shape."""
-  if jnp.shape(a) != jnp.shape(b):
+  shapes = checks.real(name, a), checks.real(other, b)
+  if shapes[0] != shapes[1]:
     raise InputError(
-      f"{name} has shape {list(jnp.shape(a))} and {other} {list(jnp.shape(b))}: they "
-      "must be the same"
+      f"{name} has shape {list(shapes[0])} and {other} {list(shapes[1])}: they must be "
+      "the same"
     )
 
 
 def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
   """Raises InputError unless both are [N, D], of the same shape and not empty."""
-  shapes = list(jnp.shape(za)), list(jnp.shape(zb))
+  shapes = list(checks.real("za", za)), list(checks.real("zb", zb))
   if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
     raise InputError(
       f"za has shape {shapes[0]} and zb {shapes[1]}: both must be [N, D], N pairs"

@@ -59,7 +59,7 @@ def sup_con(
     s = product(f_i[None], f.T, precision)[0] / temperature
     other = numbers != i
     positive = other & (label_of == label)
-    mean = jnp.sum(jnp.where(positive, s, 0)) / jnp.sum(positive)
+    mean = jnp.sum(jnp.where(positive, s, 0)) / jnp.sum(positive, dtype=s.dtype)
     return jax.nn.logsumexp(jnp.where(other, s, -jnp.inf)) - mean
 
   return rows.each(row, (numbers, f, label_of), block_size).reshape(-1, 2)

@@ -76,7 +76,7 @@ def naming_accuracy(
   # Only ratios within a dimension count: scaled so that no square leaves the range.
   size = jnp.max(jnp.abs(train_f), axis=0, keepdims=True)
   train_f, f = safe_divide(train_f, size), safe_divide(f, size)
-  count = jnp.sum(known)
+  count = jnp.sum(known, dtype=f.dtype)
   some = jnp.maximum(count, 1)
   mean = jnp.sum(train_f, axis=0, keepdims=True) / some
   deviation = jnp.where(known[:, None], train_f - mean, 0)
@@ -96,7 +96,9 @@ def naming_accuracy(
   guess = jnp.matmul(choice, names, precision="highest")
   hits = jnp.sum(guess * jnp.where(valid[:, None], truth, 0))
   with undefined_is_nan():
-    return jnp.where(finite & (count > 0), hits / jnp.sum(valid), jnp.nan)
+    return jnp.where(
+      finite & (count > 0), hits / jnp.sum(valid, dtype=f.dtype), jnp.nan
+    )
 
 
 @on_any_mesh()
@@ -185,12 +187,12 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
     cut = falling[jnp.clip(counts - 1, 0, len(falling) - 1)]
     first = jnp.searchsorted(-falling, -cut, side="left")
     last = jnp.searchsorted(-falling, -cut, side="right")
-    share = (counts - first) / (last - first)
+    share = (counts - first).astype(f.dtype) / (last - first).astype(f.dtype)
     found = total[first] + share[:, None] * (total[last] - total[first])
     constant = falling[0] == falling[jnp.maximum(rows - 1, 0)]
     unknown = jnp.any(jnp.isnan(column) & valid)
     defined = (counts >= 1) & (counts <= rows) & ~constant & ~unknown
-    return jnp.where(defined, jnp.max(found, axis=1) / counts, jnp.nan)
+    return jnp.where(defined, jnp.max(found, axis=1) / counts.astype(f.dtype), jnp.nan)
 
   with undefined_is_nan():
     return jax.lax.map(of_dimension, f.T)
@@ -234,10 +236,10 @@ def consistency_at_same_activity(
   """
   f, valid, onehot = labelled(f, labels, num_classes)
   on = (f > threshold) & valid[:, None]
-  active = jnp.sum(on, axis=0)
+  active = jnp.sum(on, axis=0, dtype=jnp.int32)
   counts = jnp.matmul(on.T.astype(f.dtype), onehot, precision="highest")
   with undefined_is_nan():
-    own = jnp.max(counts, axis=1) / active
+    own = jnp.max(counts, axis=1) / active.astype(f.dtype)
     others = jnp.nanmean(purity_at(other, labels, num_classes, active), axis=0)
     # Where all labelled images are active there is nothing to choose: both are the
     # same.

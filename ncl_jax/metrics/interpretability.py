@@ -41,7 +41,7 @@ def sparsity(
   """
   f, valid = counted(f, where)
   share = jnp.mean(jnp.abs(f) < threshold, axis=1, dtype=f.dtype)
-  return jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid)
+  return jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid, dtype=f.dtype)
 
 
 @on_any_mesh(rows="f")
@@ -157,7 +157,7 @@ def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   live = jnp.any(f != 0, axis=0)
   error = jnp.abs(correlation(f) - jnp.diag(live.astype(f.dtype)))
   with undefined_is_nan():
-    return jnp.sum(error) / jnp.sum(live) ** 2
+    return jnp.sum(error) / jnp.sum(live, dtype=f.dtype) ** 2
 
 
 @on_any_mesh()
@@ -234,7 +234,7 @@ def expected_activation(f: Array, *, where: Array | None = None) -> jax.Array:
   [0.5, 0.0]
   """
   f, valid = counted(f, where)
-  return jnp.sum(l2_normalize(f), axis=0) / jnp.sum(valid)
+  return jnp.sum(l2_normalize(f), axis=0) / jnp.sum(valid, dtype=f.dtype)
 
 
 @on_any_mesh()

@@ -239,7 +239,8 @@ def _predictions(
 def _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size):
   """`vote(best)` of every block of queries, joined; `best` as in `_merge`."""
   n, m = f.shape[0], train_f.shape[0]
-  dtype = jnp.promote_types(jnp.float32, jnp.result_type(train_f, f))
+  double = jnp.float64 in (train_f.dtype, f.dtype)
+  dtype = jnp.float64 if double else jnp.float32
   prepare = l2_normalize if distance == "cosine" else at_least_float32
   bank = prepare(train_f).astype(dtype)
   rows, columns = min(block_size, n), min(block_size, m)
@@ -322,7 +323,7 @@ def _count(best, k, temperature, distance, relative):
   num_classes = crowded.shape[1]
   rivals = _classes(labels, tied.astype(top.dtype), num_classes)
   rivals = rivals + jnp.where(tied[:, -1:], crowded, 0)
-  places = jnp.sum(tied & inside, axis=1, keepdims=True) * at_cut
+  places = jnp.sum(tied & inside, axis=1, keepdims=True, dtype=top.dtype) * at_cut
   shared = safe_divide(places * rivals, jnp.sum(rivals, axis=1, keepdims=True))
   sure = jnp.where(inside & ~tied, weight, 0)
   return _classes(labels, sure, num_classes) + shared

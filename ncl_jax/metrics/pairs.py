@@ -36,9 +36,9 @@ def pair_recall(
   >>> pair_recall([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1], ks=(1,))
   {1: 0.75}
   """
-  queries, gallery = (np.asarray(x) for x in (queries, gallery))
+  queries, gallery = _wide("queries", queries), _wide("gallery", gallery)
   n = len(queries)
-  if queries.ndim != 2 or queries.shape != gallery.shape or not n:
+  if queries.ndim != 2 or queries.shape != gallery.shape or not queries.size:
     raise InputError(
       f"queries {list(queries.shape)} and gallery {list(gallery.shape)}: they must be "
       "[N, D], of the same shape and not empty"
@@ -90,8 +90,8 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
   >>> zero_shot([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1])
   0.75
   """
-  f, classes = (np.asarray(x) for x in (f, classes))
-  if f.ndim != 2 or classes.ndim != 2 or f.shape[1] != classes.shape[1]:
+  f, classes = _wide("f", f), _wide("classes", classes)
+  if not (f.ndim == classes.ndim == 2 and f.shape[1] == classes.shape[1] > 0):
     raise InputError(
       f"f {list(f.shape)} and classes {list(classes.shape)}: they must be [N, D] and "
       "[K, D]"
@@ -104,3 +104,11 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
   first = s == s.max(1, keepdims=True)
   hit = first[np.arange(len(known)), of[known]]
   return float(np.mean(hit / first.sum(1)))
+
+
+def _wide(name: str, x: ArrayLike) -> np.ndarray:
+  """In float32, or float64 from wider numbers: uint8 products wrap, float16's round."""
+  checks.real(name, x)
+  seen = np.asarray(x)
+  exact = np.can_cast(seen.dtype, np.float32) or seen.dtype.itemsize <= 2
+  return np.asarray(seen, np.float32 if exact else np.float64)

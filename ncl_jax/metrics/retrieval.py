@@ -155,6 +155,7 @@ def _expected(top, hit, tied, tied_hits, relevant):
   share = jnp.where(top > -jnp.inf, inside / size, 0).astype(top.dtype)
   # Given a hit in this place, its group holds that many hits in the places before.
   earlier = (place - begin) * (inside - 1) / jnp.maximum(size - 1, 1)
-  gain = share * (before + earlier + 1) / (place + 1)
+  places = before.astype(earlier.dtype) + earlier + 1
+  gain = share * (places / (place + 1).astype(places.dtype)).astype(share.dtype)
   precision = jnp.sum(share, axis=1) / k
-  return precision, jnp.sum(gain, axis=1) / jnp.minimum(relevant, k)
+  return precision, jnp.sum(gain, axis=1) / jnp.minimum(relevant, k).astype(gain.dtype)

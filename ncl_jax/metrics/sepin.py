@@ -140,7 +140,7 @@ def _sepin(a, b, valid, temperature, renormalize):
     change = jnp.where(valid, losses(left) - whole, 0)
     used = jnp.any(x != 0) | jnp.any(y != 0)
     # Not by rounding, but by definition.
-    return jnp.where(used, jnp.sum(change) / jnp.sum(valid), 0)
+    return jnp.where(used, jnp.sum(change) / jnp.sum(valid, dtype=change.dtype), 0)
 
   return jax.lax.map(without, jnp.arange(a.shape[1]))
 
