@@ -132,10 +132,8 @@ OF_ARRAYS = {
   "sepin": lambda f: sepin.statistics(f, F, BATCHES, 0.2),
   "sepin, other view": lambda f: sepin.statistics(F, f, BATCHES, 0.2),
   "probe": lambda f: linear_probe.choose(f, Y, num_classes=2),
-  "axes": lambda f: axes.agreement(F, f, F, F, signed=False, threshold=1e-5, seed=0),
-  "axes, test": lambda f: axes.agreement(
-    F, F, f, F, signed=False, threshold=1e-5, seed=0
-  ),
+  "axes": lambda f: axes.agreement(F, f, F, F, threshold=1e-5, seed=0),
+  "axes, test": lambda f: axes.agreement(F, F, f, F, threshold=1e-5, seed=0),
   "explorer": lambda f: Side("NCL", f),
   "knn": lambda f: metrics.knn_predict(F, Y, f, 2),
   "knn, bank": lambda f: metrics.knn_predict(f, Y, F, 2),
