@@ -12,6 +12,9 @@ from ncl_jax.evaluators import needs, pairs
 
 # Row of the report -> heading of the column.
 COLUMNS = {
+  "naming": "naming",
+  "axis_gain": "gain",
+  "ewp": "EWP",
   "knn_h": "knn h",
   "knn_f": "knn f",
   "probe_h": "probe h",
@@ -90,7 +93,9 @@ def controls_table(
   count = len(next(iter(results.values())))
   lines += [
     "",
-    f"Means over {count} seed(s); shares in per cent, cons.: class consistency, "
+    f"Means over {count} seed(s); shares in per cent, naming: class named by the "
+    "strongest dimension, gain: that minus the same with axes rotated at random, EWP: "
+    "energy-weighted purity, cons.: class consistency, "
     "purity: at matched activity, chance: consistency of shuffled labels.",
   ]
   if config.loss.name == "clip":

@@ -17,11 +17,11 @@ FITTED_ON = 5000  # training images at most: parts and clusters need no more
 PIXEL_SIDE = 32  # larger images are reduced to it
 
 
-def some_rows(x: np.ndarray, seed: int) -> np.ndarray:
-  """At most `FITTED_ON` of the rows, always the same ones."""
-  if len(x) <= FITTED_ON:
+def some_rows(x: np.ndarray, seed: int, count: int = FITTED_ON) -> np.ndarray:
+  """At most `count` of the rows, always the same ones."""
+  if len(x) <= count:
     return x
-  return x[np.random.default_rng(seed).permutation(len(x))[:FITTED_ON]]
+  return x[np.random.default_rng(seed).permutation(len(x))[:count]]
 
 
 Extract = Callable[[ConfigDict, Source, str, Mesh], features.Features]
@@ -60,26 +60,50 @@ def hidden_of(run: program.Run) -> Extract:
   return extract
 
 
+def remembered(run: program.Run, extract: Extract) -> Extract:
+  """The same function, which computes the features of the run's own data once.
+
+  Args:
+    run: whose data and view of them are remembered.
+    extract: of features that depend on the config by `augment.eval_crop` alone.
+  """
+  kept: dict[str, features.Features] = {}
+
+  def remembering(config, source, split, mesh):
+    crop = config.augment.eval_crop
+    if source is not run.source or crop != run.config.augment.eval_crop:
+      return extract(config, source, split, mesh)
+    if split not in kept:
+      found = extract(config, source, split, mesh)
+      # The widest layer, which no code is made of.
+      kept[split] = dataclasses.replace(found, hidden=found.hidden[:, :0])
+    return kept[split]
+
+  return remembering
+
+
 @dataclasses.dataclass(frozen=True)
 class Codes:
-  """Features whose z is a function of h, fitted on training images.
+  """Features whose z is a function of another layer, fitted on training images.
 
   Attributes:
-    extract: gives h.
+    extract: gives that layer.
     encode: [N, F] -> [N, width].
     width: of the codes.
+    layer: "h", or "f" of a network without a map.
   """
 
   extract: Extract
   encode: Callable[[np.ndarray], np.ndarray]
   width: int
+  layer: str = "h"
 
   def __call__(
     self, config: ConfigDict, source: Source, split: str, mesh: Mesh
   ) -> features.Features:
     """What `program.extract` gives."""
     found = self.extract(config, source, split, mesh)
-    z = np.asarray(self.encode(found.h), np.float32)
+    z = np.asarray(self.encode(found.layer(self.layer, "identity")), np.float32)
     return dataclasses.replace(found, z=z)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, codes, features, rotations, towers
+from ncl_jax import augment, codes, features, rivals, rotations, towers
 from ncl_jax import config as config_lib
 from ncl_jax import sharding as sharding_lib
 from ncl_jax.data.source import Source
@@ -74,21 +74,15 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
     ncl: the run with one.
 
   Returns:
-    Untrained ones, CL with something done to it afterwards, and classical ones on
-    pixels and on CL's h. Of networks without BatchNorm none is calibrated, of texts
-    there are no pixels, of values below 0 no NMF.
+    Untrained ones, CL with something done to it afterwards (`rivals.rivals` too), and
+    classical ones on pixels and on CL's h. Of networks without BatchNorm none is
+    calibrated, of texts there are no pixels, of values below 0 no NMF. Two towers are
+    rotated whole, so that their pairs can be evaluated.
   """
   first = untrained(ncl)
   fresh = first.variables
-  z = program.extract(cl.config, cl.variables, cl.source, "train", cl.mesh).z
-  z = codes.some_rows(z, cl.config.seed)
-  active = _activity(ncl)
-  rotation = rotations.varimax(np.asarray(features.embed(z, "identity")))
-  turned = rotations.orient(z @ rotation, rotation)
-  unmixing, mean = rotations.ica(z, cl.config.seed)
   map_name = ncl.config.loss.map
-  threshold = np.quantile(z, 1 - active, axis=0)
-  identity = np.eye(z.shape[1])
+  identity = np.eye(config_lib.widths(cl.config)["z"])
 
   def after(key, label, note, matrix, shift, name):
     changed = last_layer(cl.config, cl.variables, matrix, shift, name)
@@ -114,41 +108,35 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
       0.0,
       map_name,
     ),
-    after(
-      "cl_matched",
-      f"CL, {active:.0%} active",
-      "of each dimension of CL what lies above the value that so many training images "
-      "exceed, as many as activate a live dimension of NCL",
-      identity,
-      -threshold,
-      "relu",
-    ),
-    after(
-      "cl_varimax",
-      "CL + varimax",
-      "CL rotated to the sparsest axes, which leaves distances as they are",
-      turned,
-      0.0,
-      "identity",
-    ),
-    after(
-      "cl_varimax_map",
-      "CL + varimax + map",
-      "the rotated CL with NCL's map after it, axes pointing where their tail is long",
-      turned,
-      0.0,
-      map_name,
-    ),
-    after(
-      "cl_ica",
-      "CL + ICA",
-      "independent components of CL's z",
-      unmixing,
-      -mean @ unmixing,
-      "identity",
-    ),
   ]
-  inputs = {"pixels": codes.pixels, "h": codes.hidden_of(cl)}
+  if cl.config.loss.name == "clip":
+    turned = _varimax(cl)
+    found += [
+      after(
+        "cl_varimax",
+        "CL + varimax",
+        "CL rotated to the sparsest axes, which leaves distances as they are",
+        turned,
+        0.0,
+        "identity",
+      ),
+      after(
+        "cl_varimax_map",
+        "CL + varimax + map",
+        "the rotated CL with NCL's map after it, axes pointing where their tail is "
+        "long",
+        turned,
+        0.0,
+        map_name,
+      ),
+    ]
+  for key, label, note, rival in rivals.rivals(cl, ncl):
+    config = _changed(cl.config, rival.width, "identity")
+    found.append(Control(key, label, note, config, rival))
+  inputs = {
+    "pixels": codes.remembered(cl, codes.pixels),
+    "h": codes.remembered(cl, codes.hidden_of(cl)),
+  }
   whose = {"pixels": "the pixels", "h": "CL's h"}
   if cl.source.texts:
     del inputs["pixels"]
@@ -260,12 +248,12 @@ def calibrate(config: ConfigDict, variables: Any, source: Source, mesh: Mesh) ->
   return {"params": variables["params"], "batch_stats": batch_stats}
 
 
-def _activity(ncl: program.Run) -> float:
-  """Mean share of the training images that activate a live dimension of NCL."""
-  train = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
-  active = np.abs(train.layer("f", ncl.config.loss.map)) > ncl.config.eval.threshold
-  rates = active.mean(0)
-  return float(rates[rates > 0].mean()) if rates.any() else 1.0
+def _varimax(cl: program.Run) -> np.ndarray:
+  """The rotation of CL's z to sparse axes, [D, D], long tails upwards."""
+  z = program.extract(cl.config, cl.variables, cl.source, "train", cl.mesh).z
+  z = codes.some_rows(z, cl.config.seed)
+  rotation = rotations.varimax(np.asarray(features.embed(z, "identity")))
+  return rotations.orient(z @ rotation, rotation)
 
 
 def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:

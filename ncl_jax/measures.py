@@ -8,10 +8,16 @@ from ml_collections import ConfigDict
 
 from ncl_jax import pair_measures
 from ncl_jax.data.source import Source
+from ncl_jax.evaluators import meaning
 from ncl_jax.report import Metric
 
 # key of the table -> (program, layer, name in that program's result)
 PLACES = {
+  "naming": ("feature_stats", "f", "naming"),
+  "axis_gain": ("feature_stats", "f", "axis_gain"),
+  "ewp": ("feature_stats", "f", "ewp"),
+  "ewp_gain": ("feature_stats", "f", "ewp_gain"),
+  "alignment": ("axes", "f", "alignment"),
   "knn_h": ("knn", "h", "accuracy"),
   "knn_f": ("knn", "f", "accuracy"),
   "probe_h": ("linear_probe", "h", "accuracy"),
@@ -120,6 +126,149 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
   nearest = f"share of the {config.eval.retrieval_k} nearest test images"
   zero = f"|f| < {config.eval.threshold:g}"
   rows = [
+    (
+      "naming",
+      "class named by the strongest dimension",
+      "Interpretability",
+      "%",
+      "higher",
+      "a dimension is named after the class with the most activation in training; an "
+      "image gets the name of its largest f, each dimension divided by its standard "
+      f"deviation. Chance: shuffled training labels; {few}",
+    ),
+    (
+      "axis_gain",
+      "the same, gain over rotated axes",
+      "Interpretability",
+      "%",
+      "higher",
+      f"minus the mean over {meaning.ROTATIONS} random rotations of f, which keep "
+      "distances and probes: what the choice of axes adds.",
+    ),
+    (
+      "ewp",
+      "energy-weighted purity",
+      "Interpretability",
+      "%",
+      "higher",
+      "share of the most frequent class among the images with the largest value of a "
+      f"dimension ({meaning.BUDGET:.0%}, at most half of the smallest class), "
+      "dimensions weighted by their mean square. Chance: shuffled labels.",
+    ),
+    (
+      "ewp_gain",
+      "the same, gain over rotated axes",
+      "Interpretability",
+      "%",
+      "higher",
+      f"minus the mean over {meaning.ROTATIONS} random rotations of f.",
+    ),
+    (
+      "alignment",
+      "cross-seed alignment",
+      "Interpretability",
+      "%",
+      "higher",
+      "correlation of the dimensions of two seeds, matched one to one on the training "
+      "images and weighted by variance, on a scale from rotated axes (0) to the same "
+      "axes (100).",
+    ),
+    *(
+      (
+        f"axes_{layer}",
+        f"same axes in another seed, {layer}",
+        "Interpretability",
+        "",
+        "higher",
+        "correlation of the live dimensions of two seeds, matched one to one on the "
+        "training images, over the test images. Chance: images shuffled.",
+      )
+      for layer in ("h", "f")
+    ),
+    (
+      "axes_f_rotated",
+      "the same with axes rotated at random, f",
+      "Interpretability",
+      "",
+      "",
+      "what any axes reach that span as many directions: only what lies above it says "
+      "that single dimensions came again.",
+    ),
+    (
+      "sparsity",
+      "sparsity",
+      "Interpretability",
+      "%",
+      "higher",
+      f"share of entries of f with {zero}.",
+    ),
+    (
+      "consistency_abs",
+      "class consistency, |f| > threshold",
+      "Interpretability",
+      "%",
+      "higher",
+      "share of the most frequent class among the images that activate a dimension, "
+      "mean over live dimensions; for dense features this is chance by construction.",
+    ),
+    (
+      "consistency_abs_chance",
+      "the same with shuffled labels",
+      "Interpretability",
+      "%",
+      "",
+      "what few active images reach by luck.",
+    ),
+    (
+      "consistency_positive",
+      "class consistency, f > 0",
+      "Interpretability",
+      "%",
+      "higher",
+      "as above, activated = positive.",
+    ),
+    *(
+      (
+        f"sepin_{k}",
+        f"SEPIN@{k}",
+        "Interpretability",
+        "",
+        "higher",
+        "information, in nats, that a dimension alone carries about an image: InfoNCE "
+        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
+        "the best, which the other half of the images chose. Chance: noise. The paper "
+        "states no unit: compare order and ratio.",
+      )
+      for k in ("1", "10", "100", "all")
+    ),
+    (
+      "view_agreement",
+      "two views activate the same",
+      "Interpretability",
+      "%",
+      "higher",
+      "images that activate a dimension in both of two random views, as a share of "
+      "those that do in at least one; needs no labels. 100 % by construction for "
+      "features that are never 0.",
+    ),
+    (
+      "view_agreement_chance",
+      "the same with views of different images",
+      "Interpretability",
+      "%",
+      "",
+      "what as many active images reach by luck.",
+    ),
+    (
+      "purity",
+      f"purity at matched {activity:.0%} activity",
+      "Interpretability",
+      "%",
+      "higher",
+      f"share of the most frequent class among the {activity:.0%} of the images with "
+      "the largest value of a dimension: the same number for every arm. A dimension "
+      "that fewer images activate is filled up with others and looks impure.",
+    ),
     ("knn_h", "nearest neighbours, h", "Accuracy", "%", "higher", neighbours),
     ("knn_f", "nearest neighbours, f", "Accuracy", "%", "higher", neighbours),
     ("probe_h", "linear probe, h", "Accuracy", "%", "higher", probe),
@@ -203,101 +352,6 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "%",
       "higher",
       f"{nearest} that share the query's class.",
-    ),
-    *(
-      (
-        f"axes_{layer}",
-        f"same axes in another seed, {layer}",
-        "Interpretability",
-        "",
-        "higher",
-        "correlation of the live dimensions of two seeds, matched one to one on the "
-        "training images, over the test images. Chance: images shuffled.",
-      )
-      for layer in ("h", "f")
-    ),
-    (
-      "axes_f_rotated",
-      "the same with axes rotated at random, f",
-      "Interpretability",
-      "",
-      "",
-      "what any axes reach that span as many directions: only what lies above it says "
-      "that single dimensions came again.",
-    ),
-    (
-      "sparsity",
-      "sparsity",
-      "Interpretability",
-      "%",
-      "higher",
-      f"share of entries of f with {zero}.",
-    ),
-    (
-      "consistency_abs",
-      "class consistency, |f| > threshold",
-      "Interpretability",
-      "%",
-      "higher",
-      "share of the most frequent class among the images that activate a dimension, "
-      "mean over live dimensions; for dense features this is chance by construction.",
-    ),
-    (
-      "consistency_abs_chance",
-      "the same with shuffled labels",
-      "Interpretability",
-      "%",
-      "",
-      "what few active images reach by luck.",
-    ),
-    (
-      "consistency_positive",
-      "class consistency, f > 0",
-      "Interpretability",
-      "%",
-      "higher",
-      "as above, activated = positive.",
-    ),
-    (
-      "purity",
-      f"purity at matched {activity:.0%} activity",
-      "Interpretability",
-      "%",
-      "higher",
-      f"share of the most frequent class among the {activity:.0%} of the images with "
-      "the largest value of a dimension: the same number for every arm.",
-    ),
-    *(
-      (
-        f"sepin_{k}",
-        f"SEPIN@{k}",
-        "Interpretability",
-        "",
-        "higher",
-        "information, in nats, that a dimension alone carries about an image: InfoNCE "
-        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
-        "the best, which the other half of the images chose. Chance: noise. The paper "
-        "states no unit: compare order and ratio.",
-      )
-      for k in ("1", "10", "100", "all")
-    ),
-    (
-      "view_agreement",
-      "two views activate the same",
-      "Interpretability",
-      "%",
-      "higher",
-      "images that activate a dimension in both of two random views, as a share of "
-      "those that do in at least one; needs no labels. 100 % by construction for "
-      "features that are never 0.",
-    ),
-    (
-      "view_agreement_chance",
-      "the same with views of different images",
-      "Interpretability",
-      "%",
-      "",
-      "what as many active images reach by luck.",
     ),
     (
       "live_dimensions",

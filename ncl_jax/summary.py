@@ -20,6 +20,8 @@ from ncl_jax.report import Arm, Comparison, Metric
 
 # Shares of images whose class is one of the data set's own.
 OWN_CLASSES = ("accuracy", "probe", "corrupted")
+# Of `feature_stats`: the program found what shuffled labels give.
+WITH_CHANCE = ("naming", "ewp", "purity")
 LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + map"}
 
 
@@ -129,9 +131,10 @@ def _chance(
     if name == "pairs":
       lies = pair_measures.luck(part, field)
     elif name in ("sepin", "axes"):
-      lies = part, {"sepin": "noise_{}", "axes": "{}_chance"}[name].format(field)
+      known = {"sepin": f"noise_{field}", "axes": f"{field}_chance"}[name]
+      lies = (part, known) if field != "alignment" else None
     elif name == "feature_stats":
-      lies = (part, "purity_chance") if field == "purity" else None
+      lies = (part, f"{field}_chance") if field in WITH_CHANCE else None
     elif shares.any() and field in ("precision", "retrieval"):
       chance[row.key] = float(np.sum(shares**2))
     elif shares.any() and field in OWN_CLASSES:

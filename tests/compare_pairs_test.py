@@ -106,7 +106,8 @@ def test_controls_have_both_towers_or_no_pairs(compared):
   # No BatchNorm to calibrate, no pixels, no NMF as h has values below 0.
   assert set(found) == {
     "untrained",
-    *("cl_map", "cl_matched", "cl_varimax", "cl_varimax_map", "cl_ica"),
+    *("cl_map", "cl_varimax", "cl_varimax_map", "cl_both_signs", "cl_same_activity"),
+    *("cl_kmeans", "cl_varimax_95", "cl_varimax_99", "cl_pca", "cl_ica"),
     *(f"h_{kind}" for kind in ("pca", "kmeans")),
   }
   for key, programs in found.items():

@@ -15,7 +15,9 @@ from ncl_jax import (
   compare,
   controls,
   measures,
+  metrics,
   paper,
+  rivals,
   rotations,
   sharding,
 )
@@ -64,38 +66,63 @@ def test_all_that_the_protocol_asks_for_are_there(found):
     "untrained",
     "untrained_calibrated",
     "cl_map",
-    "cl_matched",
-    "cl_varimax",
-    "cl_varimax_map",
+    "cl_both_signs",
+    "cl_same_activity",
+    "cl_kmeans",
+    "cl_varimax_95",
+    "cl_varimax_99",
+    "cl_pca",
     "cl_ica",
     *(f"{x}_{kind}" for x in ("pixels", "h") for kind in ("pca", "nmf", "kmeans")),
   }
 
 
-def test_what_follows_cl_changes_its_last_layer_alone(found, pair, source):
-  cl, ncl = pair
+def test_what_follows_cl_keeps_its_h_and_the_map_its_z(found, pair, source):
+  cl, _ = pair
   own = program.extract(cl.config, cl.variables, source, "test", cl.mesh)
-  train = program.extract(cl.config, cl.variables, source, "train", cl.mesh)
-  plain = own.layer("f", "identity")
-  for key in ("cl_map", "cl_matched", "cl_varimax", "cl_varimax_map", "cl_ica"):
+  for key in (key for key in found if key.startswith("cl_")):
     np.testing.assert_allclose(features_of(found[key], source).h, own.h, atol=1e-5)
   z = features_of(found["cl_map"], source).z
   np.testing.assert_allclose(z, own.z, atol=1e-5)
   assert found["cl_map"].config.loss.map == "rep_relu"
-  # A rotation leaves all angles between images as they are.
-  turned = features_of(found["cl_varimax"], source).layer("f", "identity")
-  np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, atol=1e-4)
-  # As many images of a dimension are active as of a live one of NCL.
-  f = program.extract(ncl.config, ncl.variables, source, "train", ncl.mesh)
-  rates = (np.abs(f.layer("f", "rep_relu")) > 1e-5).mean(0)
-  matched = features_of(found["cl_matched"], source, "train").layer("f", "relu")
-  seen = (matched > 0).mean(0)
-  np.testing.assert_allclose(seen, rates[rates > 0].mean(), atol=1.5 / 48)
+
+
+def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, source):
+  cl, ncl = pair
+  own = program.extract(cl.config, cl.variables, source, "test", cl.mesh)
+  f = own.layer("f", "identity")
+  both = features_of(found["cl_both_signs"], source).z
+  np.testing.assert_allclose(both[:, :8] - both[:, 8:], f, atol=1e-6)
+  seen = program.extract(ncl.config, ncl.variables, source, "train", ncl.mesh)
+  on = np.abs(seen.layer("f", "rep_relu")) > 1e-5
+  cut = features_of(found["cl_same_activity"], source, "train").z > 0
+  np.testing.assert_array_equal(np.sort(cut.sum(0)), np.sort(on.sum(0)))
+  near = features_of(found["cl_kmeans"], source).z
+  assert near.shape == (21, 8)
+  active = (near > 0).sum(1)
+  assert active.min() > 0 and active.max() <= max(1, round(on.sum(1).mean()))
   components = features_of(found["cl_ica"], source, "train").z
   np.testing.assert_allclose(components.mean(0), 0, atol=1e-2)
   covariance = np.cov(components.T, bias=True)
   np.testing.assert_allclose(covariance, np.eye(len(covariance)), atol=0.05)
-  assert train.z.shape[1] >= components.shape[1]
+
+
+def test_features_are_computed_once_for_all_rivals(pair, source, monkeypatch):
+  calls = []
+  real = codes.hidden_of(pair[0])
+
+  def counting(config, source, split, mesh):
+    calls.append((source.name, split))
+    return real(config, source, split, mesh)
+
+  monkeypatch.setattr(codes, "hidden_of", lambda run: counting)
+  made = rivals.rivals(*pair)
+  for split in ("train", "test", "train"):
+    for *_, coded in made:
+      coded(pair[0].config, pair[0].source, split, pair[0].mesh)
+  assert sorted(calls) == sorted({*calls}) and len(calls) == 2
+  made[0][-1](pair[0].config, tiny.source(train=4, test=3), "test", pair[0].mesh)
+  assert len(calls) == 3
 
 
 def test_codes_are_fitted_on_training_images_and_applied_to_others(found, source):
@@ -179,9 +206,55 @@ def test_varimax_finds_sparse_axes_again():
     assert criterion(sparse @ random_rotation(5, seed)) < best
 
 
+def test_varimax_finds_axes_that_were_turned_in_few_of_many_directions():
+  rng = np.random.default_rng(0)
+  sparse = rng.exponential(size=(6000, 5)) * (rng.random((6000, 5)) < 0.2)
+  frame = random_rotation(40, seed=1)[:5]
+  f = sparse @ frame + rng.normal(scale=0.01, size=(6000, 40)) + 0.3
+  z = rivals.varimax(f, 0.95)(f)
+  assert z.shape == (6000, 5)
+  match = np.corrcoef(sparse.T, z.T)[:5, 5:]
+  assert match.max(1).min() > 0.95
+  # Centred: a constant is no direction.
+  plain = rivals.pca(f, 0.95)(f)
+  np.testing.assert_allclose(plain, rivals.pca(f + 5, 0.95)(f + 5), atol=1e-6)
+  expected = np.abs(PCA(5).fit_transform(f))
+  np.testing.assert_allclose(np.abs(plain), expected, atol=1e-6)
+
+
+def test_k_means_of_separate_clusters_names_their_classes():
+  rng = np.random.default_rng(0)
+  centres = random_rotation(16, seed=2)[:12]
+  labels = np.arange(600) % 12
+  f = (centres[labels] + rng.normal(scale=0.05, size=(600, 16))).astype(np.float32)
+  encode = rivals.kmeans(f, 12, 1, seed=0)
+  z = encode(f)
+  np.testing.assert_array_equal((z > 0).sum(1), 1)
+  assert metrics.naming_accuracy(z, labels % 4, z, labels % 4, 4) > 0.9
+  distance = np.linalg.norm(f[:, None] - encode_centres(f, z)[None], axis=-1)
+  np.testing.assert_array_equal(distance.argmin(1), z.argmax(1))
+
+
+def encode_centres(f, z):
+  """Means of the images of each cluster; far away for one without any."""
+  return np.stack(
+    [f[on].mean(0) if on.any() else np.full(f.shape[1], 9.0) for on in (z > 0).T]
+  )
+
+
+def test_the_same_activity_is_given_by_rank():
+  f = np.array([[1, 9], [2, 7], [3, 5], [4, 1]], np.float32)
+  z = rivals.same_activity(f, np.array([0.25, 0.0, 0.75]))(f)
+  np.testing.assert_array_equal((z > 0).sum(0), [1, 3])
+  few = rivals.same_activity(f, np.array([0.5]))(f)
+  np.testing.assert_array_equal((few > 0).sum(0), [0, 2])
+  every = rivals.same_activity(f, np.array([1.0, 1.0]))(f)
+  np.testing.assert_array_equal((every > 0).sum(0), [4, 4])
+
+
 @pytest.mark.slow
 def test_any_program_takes_any_control(found, source):
-  for key in ("cl_ica", "pixels_nmf"):
+  for key in ("cl_kmeans", "pixels_nmf"):
     control = found[key]
     result = feature_stats.evaluate(
       control.config, control.variables, source, sharding.make_mesh()

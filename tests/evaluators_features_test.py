@@ -18,6 +18,7 @@ from ncl_jax.evaluators import (
   axes,
   feature_stats,
   linear_probe,
+  meaning,
   program,
   selection,
   sepin,
@@ -374,8 +375,54 @@ def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
     activity=0.03,
     seed=0,
   )
+  train = program.extract(run.config, run.variables, source, "train", run.mesh)
+  expected |= meaning.statistics(
+    train.layer("f", "rep_relu"),
+    labels["train_labels_fine"],
+    test.layer("f", "rep_relu"),
+    labels["test_labels_fine"],
+    6,
+    seed=run.config.seed,
+  )
   fine = result["f"]["levels"]["fine"]
+  assert {"consistency_abs", "naming", "ewp"} <= fine.keys()
   np.testing.assert_equal(fine, {name: expected[name] for name in fine})
+
+
+def test_meaning_is_that_of_the_metrics_beside_rotations_and_chance():
+  rng = np.random.default_rng(0)
+  labels = np.arange(600) % 3
+  code = np.eye(12, dtype=np.float32)[labels + 3 * (np.arange(600) % 4)]
+  f = np.maximum(code + rng.normal(scale=0.2, size=code.shape), 0).astype(np.float32)
+  f = np.concatenate([f, np.zeros((600, 1), np.float32)], 1)
+  arguments = (f[:300], labels[:300], f[300:], labels[300:], 3)
+  found = meaning.statistics(*arguments, seed=0)
+  assert found["naming"] == pytest.approx(float(metrics.naming_accuracy(*arguments)))
+  ewp = metrics.energy_weighted_purity(f[300:], labels[300:], 3, budget=0.01)
+  assert found["ewp"] == pytest.approx(float(ewp))
+  turned = []
+  for seed in range(20):
+    q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(13, 13)))
+    x = (f @ (q * np.sign(np.diag(r)))).astype(np.float32)
+    measured = metrics.naming_accuracy(
+      x[:300], labels[:300], x[300:], labels[300:], 3, signed=True
+    )
+    turned.append(float(measured))
+  assert found["naming_rotated"] == pytest.approx(np.mean(turned), abs=0.1)
+  for name, gain in (("naming", "axis_gain"), ("ewp", "ewp_gain")):
+    difference = found[name] - found[f"{name}_rotated"]
+    assert found[gain] == pytest.approx(difference, abs=1e-6) and found[gain] > 0.1
+  assert 0.2 < found["naming_chance"] < 0.5 and found["naming"] > 0.9
+  assert found["ewp_chance"] < 0.7  # three images: luck finds two alike
+
+
+def test_many_training_rows_name_as_a_part_of_them_does(monkeypatch):
+  rng = np.random.default_rng(0)
+  f, labels = np.maximum(rng.normal(size=(100, 4)), 0), np.arange(100) % 2
+  monkeypatch.setattr(meaning, "TRAINING_ROWS", 34)
+  found = meaning.statistics(f, labels, f[:9], labels[:9], 2, seed=0)
+  part = meaning.statistics(f[::3], labels[::3], f[:9], labels[:9], 2, seed=0)
+  assert found == part
 
 
 def agreement(a, b):
@@ -394,6 +441,12 @@ def test_permuted_axes_agree_and_rotated_ones_do_not():
   rotation, _ = np.linalg.qr(rng.normal(size=(8, 8)))
   rotated = agreement(f, f @ rotation)
   assert rotated["correlation"] < 0.8
+  # On a scale between the two, whatever directions the features span.
+  assert same["alignment"] == pytest.approx(1)
+  assert abs(rotated["alignment"]) < 0.2
+  spread = f * np.geomspace(1, 1e-3, 8)
+  few = agreement(spread, spread @ rotation)
+  assert abs(few["alignment"]) < 0.35
   # Rotated once or twice, axes of independent features are equally strange to these.
   level = rotated["correlation_rotated"]
   assert level == pytest.approx(rotated["correlation"], abs=0.1)

@@ -75,6 +75,7 @@ LEVELS = {
   "beside": 7,
   "codes": 7,
   "controls": 7,
+  "rivals": 7,
   "exchange": 7,
   "frozen": 7,
   "summary": 7,

@@ -86,7 +86,7 @@ def agreement(
   threshold: float,
   seed: int,
 ) -> dict[str, float]:
-  """Mean correlation of dimensions that are matched one to one.
+  """How well dimensions that are matched one to one correlate, and by what axes.
 
   The matching maximises the sum of the correlations over images (the Hungarian method);
   dimensions dead in training, which agree with nothing, are left out. A dimension of
@@ -102,6 +102,10 @@ def agreement(
     seed: of the shuffles.
 
   Returns:
+    alignment: how far the axes come again beyond what the span alone explains,
+    `(c - c_rot) / (1 - c_rot)`, 1 for the same axes and 0 for axes at random; c is the
+    correlation of the test images in which a pair counts by its shares of the two runs'
+    variance in training, c_rot the same after the rotations below.
     correlation (of the test images, matched on the training images), correlation_chance
     (the same after shuffling one run's images: no shared structure),
     correlation_rotated (the same after random rotations of the other run's features:
@@ -116,7 +120,7 @@ def agreement(
     strict=True,
   ):
     checks.finite(name, x)
-  raw_train, raw_test = train_b, test_b
+  raw_a, raw_train, raw_test = train_a, train_b, test_b
   signed = any((x < 0).any() for x in (train_a, train_b, test_a, test_b))
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
   a, b, test_a, test_b = (
@@ -137,15 +141,28 @@ def agreement(
     """Of the matching that is best for `train`."""
     return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
 
+  def weighted(train, test, train_b):
+    """The same with each pair weighted by its shares of the variance."""
+    if not test.size:
+      return np.nan
+    rows, columns = linear_sum_assignment(-train)
+    weights = share_a[rows] + _variance_shares(train_b)[columns]
+    return float(np.average(test[rows, columns], weights=weights))
+
+  share_a = _variance_shares(raw_a[:, live_a])
   train, test = correlation(a, b), correlation(test_a, test_b)
-  rotated = []
+  rotated, weighted_rotated = [], []
   for i in range(ROTATIONS if live_b.any() else 0):
     q = _rotation(np.random.default_rng([seed, i]), int(live_b.sum()))
+    turned, test_turned = (x[:, live_b] @ q for x in (raw_train, raw_test))
     c, test_c = (
-      correlation(one, _standardize(x[:, live_b] @ q))
-      for one, x in ((a, raw_train), (test_a, raw_test))
+      one.T @ _standardize(x) for one, x in ((a, turned), (test_a, test_turned))
     )
-    rotated.append(score(c, test_c))
+    rotated.append(score(*((np.abs(x) if signed else x) for x in (c, test_c))))
+    # A rotated axis has no direction: its size alone counts, which is the higher level.
+    weighted_rotated.append(weighted(np.abs(c), np.abs(test_c), turned))
+  level = np.mean(weighted_rotated) if rotated else np.nan
+  found = weighted(train, test, raw_train[:, live_b])
   rng = np.random.default_rng(seed)
   chance, lucky = [], []
   for _ in range(SHUFFLES):
@@ -153,6 +170,8 @@ def agreement(
     chance.append(score(correlation(a, rng.permutation(b)), shuffled))
     lucky.append(score(shuffled, shuffled))
   return {
+    # 0 / 0 where the rotated axes agree as well as the same: of a single direction.
+    "alignment": float((found - level) / (1 - level)) if level < 1 - 1e-6 else np.nan,
     "correlation": score(train, test),
     "correlation_chance": float(np.mean(chance)),
     "correlation_rotated": float(np.mean(rotated)) if rotated else np.nan,
@@ -168,6 +187,13 @@ def _rotation(rng: np.random.Generator, width: int) -> np.ndarray:
   """A rotation drawn uniformly, up to a reflection, [width, width]."""
   q, r = np.linalg.qr(rng.normal(size=(width, width)))
   return q * np.sign(np.diag(r))
+
+
+def _variance_shares(x: np.ndarray) -> np.ndarray:
+  """Each column's share of the variance; equal ones where there is none."""
+  variance = x.var(0, dtype=np.float64)
+  total = variance.sum()
+  return variance / total if total > 0 else np.ones(len(variance))
 
 
 def _standardize(x: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """How sparse, pure and correlated the single dimensions of the test features are."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,10 +11,10 @@ from ml_collections import ConfigDict
 
 from ncl_jax import checks, metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators import meaning, program
 from ncl_jax.numerics import undefined_is_nan
 
-SHUFFLES = 10
+SHUFFLES = meaning.SHUFFLES
 ACTIVE = 30  # a dimension with fewer activations is pure by luck
 BUDGET = 0.1  # activity at which purity is compared beside `eval.activity`
 COARSE = 1e-2  # the released code's other threshold of sparsity
@@ -32,7 +33,8 @@ def evaluate(
 
   Returns:
     {"settings", "h": {...}, "f": {...}}; see `statistics`, and for "levels", where the
-    source has further labels, `by_class`.
+    source has further labels, `by_class`. With labels, f has what
+    `meaning.statistics` gives too, at each level.
   """
   test = program.extract(config, variables, source, "test", mesh)
   result: dict[str, Any] = {
@@ -46,6 +48,8 @@ def evaluate(
       second_activity=BUDGET,
       frequent=ACTIVE,
       label_shuffles=SHUFFLES,
+      rotations=meaning.ROTATIONS,
+      ewp_budget=meaning.purity_budget(test.labels),
       images=len(test.labels),
     )
   }
@@ -63,7 +67,24 @@ def evaluate(
         name: by_class(f, labels[test.ids], int(labels.max()) + 1, **settings)
         for name, labels in levels.items()
       }
+  if source.num_classes:
+    train = program.extract(config, variables, source, "train", mesh)
+    of_f = functools.partial(_meaning, config, train, test)
+    result["f"] |= of_f(train.labels, test.labels, source.num_classes)
+    for name, labels in levels.items():
+      of_train = source.split("train").levels.get(name)
+      if of_train is not None:
+        classes = 1 + int(max(labels.max(), of_train.max()))
+        found = of_f(of_train[train.ids], labels[test.ids], classes)
+        result["f"]["levels"][name] |= found
   return result
+
+
+def _meaning(config, train, test, train_labels, labels, num_classes):
+  train_f, f = (x.layer("f", config.loss.map) for x in (train, test))
+  return meaning.statistics(
+    train_f, train_labels, f, labels, num_classes, seed=config.seed
+  )
 
 
 def statistics(
@@ -143,7 +164,7 @@ def by_class(
   generator = np.random.default_rng(seed)
   values = jax.device_get(measure(labels))
   shuffled = jax.device_get(
-    [measure(_shuffled(labels, generator)) for _ in range(SHUFFLES)]
+    [measure(meaning.shuffled(labels, generator)) for _ in range(SHUFFLES)]
   )
   result = {}
   for name, value in values.items():
@@ -200,11 +221,3 @@ def _by_class(f, labels, num_classes, threshold, activity):
     values[f"purity_weighted{end}"] = jnp.nansum(rate * weight) / jnp.sum(weight)
     values[f"reached_dimensions{end}"] = jnp.sum(reached & ~jnp.isnan(rate))
   return values
-
-
-def _shuffled(labels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-  """The labels in another order; rows without one stay without one."""
-  labels = np.array(labels)
-  known = labels >= 0
-  labels[known] = generator.permutation(labels[known])
-  return labels
