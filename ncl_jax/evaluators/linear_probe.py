@@ -28,9 +28,8 @@ SGD_EPOCHS = 50  # of the paper's recipe
 REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 HELD_OUT = 0.2
 MAX_ITERATIONS = 2000
-# Of the gradient along scaled principal axes: within 1e-6 of the least loss, or as near
-# as float32 comes.
-TOLERANCE = 1e-5
+# Of the gradient along scaled principal axes: within some 1e-6 of the least loss.
+TOLERANCE = 1e-4
 
 
 def evaluate(
