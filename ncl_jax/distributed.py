@@ -1,6 +1,7 @@
 """Several processes as one program: start, agreement, and being asked to stop."""
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import signal
@@ -23,6 +24,9 @@ _NUMBERS = {
   getattr(signal, name): code for name, code in SIGNALS.items() if hasattr(signal, name)
 }
 
+# What JAX's preemption service does at SIGTERM; empty until it is known.
+_service_action = b""
+
 
 def initialize(
   coordinator: str = "",
@@ -33,6 +37,9 @@ def initialize(
   heartbeat_seconds: int = 30,
 ) -> None:
   """Joins the other processes; does nothing for a program that is alone.
+
+  JAX's preemption service takes SIGTERM from here on. It gets it in `StopRequests`
+  only: elsewhere nobody would ask the service, and the signal ends the program.
 
   Args:
     coordinator: "HOST:PORT" of process 0; with the next two, an explicit set-up.
@@ -73,6 +80,8 @@ def initialize(
       "num_processes": num_processes,
       "process_id": process_id,
     }
+  global _service_action
+  before = _sigterm_action()
   try:
     with _no_proxy():
       jax.distributed.initialize(
@@ -85,6 +94,22 @@ def initialize(
       f"--distributed found no cluster here ({error}): give --coordinator, "
       "--num_processes and --process_id"
     ) from error
+  _service_action = _sigterm_action(before)
+
+
+def _sigterm_action(new: bytes = b"") -> bytes:
+  """What the system does at SIGTERM, after changing it to `new` if that is given.
+
+  The service's handler is no Python function, so that `signal.signal` could neither
+  return it nor put it back. The bytes are C's `struct sigaction`.
+  """
+  if os.name != "posix":
+    return b""
+  before = ctypes.create_string_buffer(512)  # larger than any system's
+  libc = ctypes.CDLL(None, use_errno=True)
+  if libc.sigaction(int(signal.SIGTERM), new or None, before):
+    raise OSError(ctypes.get_errno(), "sigaction failed")
+  return before.raw
 
 
 @contextlib.contextmanager
@@ -172,6 +197,7 @@ class StopRequests:
   def __init__(self) -> None:
     self._seen: int | None = None
     self._before: dict[int, object] = {}
+    self._sigterm_before = b""
     # JAX's own service has the handler then, and tells all processes the same step.
     self._together = jax.distributed.is_initialized()
 
@@ -182,6 +208,9 @@ class StopRequests:
         if not own and signal.getsignal(number) != signal.SIG_IGN:
           handler = _to_sigterm if self._together else self._note
           self._before[number] = signal.signal(number, handler)
+      ignored = signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+      if self._together and _service_action and not ignored:
+        self._sigterm_before = _sigterm_action(_service_action)
     return self
 
   def __exit__(
@@ -191,6 +220,8 @@ class StopRequests:
     trace: TracebackType | None,
   ) -> None:
     self._restore(*_NUMBERS)
+    if self._sigterm_before:
+      _sigterm_action(self._sigterm_before)
 
   def _note(self, number: int, frame: FrameType | None) -> None:
     if self._seen is None:

@@ -274,6 +274,21 @@ def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
   assert logged == sorted(set(logged)) and step in range(logged[-1])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_two_processes_end_at_once_where_nobody_asks_for_signals(tmp_path, number):
+  running = start(tmp_path, *[("evaluating", str(tmp_path))] * 2)
+  try:
+    while not all((tmp_path / name).exists() for name in "01"):
+      assert all(process.poll() is None for process in running), finish(running)
+      time.sleep(0.1)
+    for process in reversed(running):  # process 0 has the coordinator
+      process.send_signal(number)
+    # What a shell calls 143.
+    assert [process.wait(30) for process in running] == [-signal.SIGTERM] * 2
+  finally:
+    finish(running)
+
+
 @pytest.mark.slow
 def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
   peace, work, folder = (tmp_path / name for name in ("peace", "work", "held"))

@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from ncl_jax import checkpoint, cli, data, explorer, models, optimizers, sharding
+from ncl_jax import (
+  checkpoint,
+  cli,
+  data,
+  distributed,
+  explorer,
+  models,
+  optimizers,
+  sharding,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import step as step_lib
 from ncl_jax.data import dsprites
@@ -108,6 +117,14 @@ def hold_open(folder):
   checkpoint._copied = wait
 
 
+def evaluating(folder):
+  """A long evaluation after a training's loop: nobody asks whether to stop."""
+  with distributed.StopRequests() as stop:
+    assert not stop.at()
+  (folder / str(jax.process_index())).touch()
+  time.sleep(600)
+
+
 def interleaved():
   devices = np.array(jax.devices())[[0, 5, 4, 1, 2, 7, 3, 6]]
   return jax.sharding.Mesh(devices, ("data",))
@@ -129,7 +146,10 @@ if __name__ == "__main__":
   if mode == "held":  # this process's first save lasts until a file FOLDER/go appears
     hold_open(pathlib.Path(sys.argv.pop(1)))
     mode = sys.argv.pop(1)
-  if mode == "by_position":
+  if mode == "evaluating":
+    folder = pathlib.Path(sys.argv.pop(1))
+    cli.run(lambda: evaluating(folder))
+  elif mode == "by_position":
     with jax.enable_x64(True):
       cli.run(by_position)
   elif mode == "steps":
