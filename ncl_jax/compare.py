@@ -70,7 +70,8 @@ def compare(
     The tables, and where to look.
 
   Raises:
-    InputError: for settings that cannot work.
+    InputError: for settings that cannot work, or if another comparison is at work in
+      the directory.
     Failed: at the end, with the report written, if an evaluation failed.
   """
   if config.method != "ncl" or config.loss.map == "identity":
@@ -94,6 +95,12 @@ def compare(
     if not control_programs:
       raise InputError(f"no control program: at least one of {', '.join(allowed)}")
   numbers = [config.seed + i for i in range(seeds)]
+  with workdir_lib.alone(root, "comparing"):
+    return _compare(config, root, source, numbers, programs, against, control_programs)
+
+
+def _compare(config, root, source, numbers, programs, against, control_programs) -> str:
+  """`compare` of what was checked, in a directory that is held."""
   runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
   for seed in numbers:
     for method, trained in runs.items():
@@ -108,7 +115,7 @@ def compare(
         arm = _trained_control(config, key, seed, pair["ncl"])
         measured.run(key, seed, train.train(arm, ncl.parent / key, source))
     measured.controls(seed, pair, against != "untrained", control_programs)
-  if seeds > 1 and "axes" in programs:
+  if len(numbers) > 1 and "axes" in programs:
     for key, trained in runs.items():
       measured.axes(key, trained)
 

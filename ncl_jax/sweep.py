@@ -174,7 +174,8 @@ def sweep(
     The table, and where to look.
 
   Raises:
-    InputError: for settings that cannot work, before anything is trained.
+    InputError: for settings that cannot work, or if another sweep is at work in the
+      directory, before anything is trained.
     Failed: at the end, if a cell failed, naming each.
     Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
@@ -182,7 +183,12 @@ def sweep(
     checks.choice("program", name, tuple(evaluators.PROGRAMS))
   made = cells(config, parse_grid(grid), recipe)
   root = paths.local(workdir).resolve()
-  root.mkdir(parents=True, exist_ok=True)
+  with workdir_lib.alone(root, "sweeping"):
+    return _sweep(made, root, programs)
+
+
+def _sweep(made: Sequence[Cell], root: pathlib.Path, programs: Sequence[str]) -> str:
+  """`sweep` of what was checked, in a directory that is held."""
   known = ledger.Ledger(root / "measured.jsonl")
   rows: list[dict[str, Any]] = []
   fault = ""

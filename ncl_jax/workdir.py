@@ -97,6 +97,25 @@ def _check_same(path: pathlib.Path, config: ConfigDict, source: Source) -> None:
 
 
 @contextlib.contextmanager
+def alone(folder: pathlib.Path, use: str) -> Iterator[None]:
+  """Makes a directory and keeps other programs out of it; process 0 does so for all.
+
+  Args:
+    folder: a run's, or one that holds the runs of a comparison or a sweep.
+    use: what it is used for, for the message.
+
+  Raises:
+    InputError: if a living process holds it, saying which and for what.
+  """
+  if jax.process_index() != 0:
+    yield
+    return
+  folder.mkdir(parents=True, exist_ok=True)
+  with checkpoint.lock(folder / _LOCK, use):
+    yield
+
+
+@contextlib.contextmanager
 def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[None]:
   """Opens a directory for training, with its two files; keeps other runs out.
 
@@ -109,11 +128,10 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
     InputError: if a living process is training there, saying which, or a run of another
       config has begun there since `prepare`; nothing is changed.
   """
-  if jax.process_index() != 0:
-    yield
-    return
-  workdir.mkdir(parents=True, exist_ok=True)
-  with checkpoint.lock(workdir / _LOCK, "training"):
+  with alone(workdir, "training"):
+    if jax.process_index() != 0:
+      yield
+      return
     if (workdir / "config.json").exists():
       # Asked again: between `prepare` and the lock another run may have come and gone.
       _check_same(workdir, config, source)

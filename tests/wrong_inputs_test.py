@@ -451,7 +451,11 @@ def test_the_answer_helps_and_nothing_changes(case, run, tmp_path, monkeypatch):
   assert contents(place) == before
 
 
-def test_a_directory_in_use_is_left_alone(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  ("program", "given"),
+  [("train", ()), ("compare", ("--seeds=1",)), ("sweep", ("--grid=seed=0",))],
+)
+def test_a_directory_in_use_is_left_alone(run, tmp_path, monkeypatch, program, given):
   monkeypatch.setattr(cli, "_set_up_log", lambda: None)
   place = tmp_path / "p"
   shutil.copytree(run, place)
@@ -463,8 +467,9 @@ def test_a_directory_in_use_is_left_alone(run, tmp_path, monkeypatch):
     fcntl.flock(lock, fcntl.LOCK_EX)
     before = contents(place)
     flags = [f"--config.data.source=arrays:{place}/tiny.npz", f"--workdir={place}/R"]
-    code, _, err = call("train", TINY, *flags)
-  assert code == 2 and "process 7 on a host is training there" in err
+    code, _, err = call(program, TINY, *flags, *given)
+  use = {"train": "training", "compare": "comparing", "sweep": "sweeping"}[program]
+  assert code == 2 and f"process 7 on a host is {use} there" in err
   assert contents(place) == before
 
 
