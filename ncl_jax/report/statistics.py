@@ -9,6 +9,9 @@ import scipy.stats
 
 SEEDS_FOR_A_CLAIM = 5  # at 3 seeds the t quantile is 4.3: nearly any interval holds 0
 LEVEL = 0.95
+# Relative difference of two float32 results that is rounding alone: one image more or
+# less of a million is still a difference.
+ROUNDING = 8 * float(np.finfo(np.float32).eps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +61,15 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
   Returns:
     Mean of `values - baseline` with its 95 % t interval; pairs with a NaN are left out.
+    Two values that differ by float32 rounding alone, `ROUNDING` times the larger one,
+    have the difference 0.
 
   >>> paired_difference([2.0, 4.0], [1.0, 1.0]).mean
   2.0
   """
-  d = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
+  a, b = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+  d = a - b
+  d[np.abs(d) <= ROUNDING * np.maximum(np.abs(a), np.abs(b))] = 0
   d = d[np.isfinite(d)]
   n = int(d.size)
   if not n:
@@ -94,7 +101,7 @@ def claim(seeds: int) -> str:
 
 
 def verdict(difference: Difference, better: str) -> str:
-  """What one difference shows: "", "undecided", "better", "worse", ...
+  """What one difference shows: "", "equal", "undecided", "better", ...
 
   Args:
     difference: the paired difference.
@@ -102,7 +109,7 @@ def verdict(difference: Difference, better: str) -> str:
 
   Returns:
     "" with fewer pairs than a claim needs; else "better" or "worse", or "higher" or
-    "lower" where neither is better, or "undecided".
+    "lower" where neither is better, or "undecided", or "equal" if no pair differs.
 
   >>> verdict(Difference(1.0, (0.5, 1.5), 5), better="lower")
   'worse'
@@ -110,6 +117,8 @@ def verdict(difference: Difference, better: str) -> str:
   if difference.interval is None or difference.pairs < SEEDS_FOR_A_CLAIM:
     return ""
   low, high = difference.interval
+  if low == high == 0:
+    return "equal"
   if low <= 0 <= high:
     return "undecided"
   direction = "higher" if low > 0 else "lower"

@@ -113,8 +113,27 @@ def test_claim_depends_on_the_number_of_seeds(seeds, says):
     ((-0.2, -0.1), 5, "", "lower"),
     ((-0.1, 0.2), 5, "higher", "undecided"),
     ((0.0, 0.2), 5, "higher", "undecided"),
-    ((0.0, 0.0), 5, "", "undecided"),
+    ((0.0, 0.0), 5, "", "equal"),
   ],
 )
 def test_verdict(interval, pairs, better, says):
   assert statistics.verdict(Difference(0.0, interval, pairs), better) == says
+
+
+def test_results_that_differ_by_the_order_of_a_float32_sum_are_equal():
+  rng = np.random.default_rng(0)
+  one, other = [], []
+  for values in rng.uniform(size=(5, 1000)).astype(np.float32):
+    means = [np.add.accumulate(rng.permutation(values))[-1] / 1000 for _ in range(9)]
+    one.append(float(max(means)))
+    other.append(float(min(means)))
+  d = np.subtract(one, other)
+  assert (d > 0).all(), "no rounding: nothing was compared"
+  found = statistics.paired_difference(one, other)
+  assert found == Difference(0.0, (0.0, 0.0), 5)
+  assert statistics.verdict(found, "higher") == "equal"
+
+
+def test_one_image_of_a_million_is_a_difference():
+  found = statistics.paired_difference([0.5 + 1e-6] * 5, [0.5] * 5)
+  assert statistics.verdict(found, "higher") == "better"
