@@ -11,6 +11,7 @@ from ncl_jax.evaluators import axes, feature_stats, meaning
 from ncl_jax.report import statistics
 
 BUDGETS = (0.002, 0.005, 0.01, 0.03)  # of the energy-weighted purity
+paired = statistics.paired_difference
 MARGIN = 0.02  # naming accuracy that counts as equal to the best rival's
 POST_HOC = ("kmeans", "varimax 95", "varimax 99")
 
@@ -130,8 +131,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
 
   ncl = values("NCL", "naming")
   cl = np.maximum(values("CL", "naming"), values("CL", "naming_one_sign"))
-  above = statistics.paired_difference(ncl, cl)
-  gain = statistics.paired_difference(values("NCL", "axis_gain"), np.zeros(len(ncl)))
+  above = paired(ncl, cl)
+  gain = paired(values("NCL", "axis_gain"), np.zeros(len(ncl)))
   control = np.mean(ncl) > np.mean(values("untrained", "naming"))
   if min(above.mean, gain.mean) <= 0:
     first = "not seen"
@@ -145,7 +146,7 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     ((name, key) for name in POST_HOC for key in ("naming", "naming_one_sign")),
     key=lambda rival: float(np.mean(values(*rival))),
   )
-  beside = statistics.paired_difference(ncl, values(*best))
+  beside = paired(ncl, values(*best))
   second = "undecided"
   if beside.interval:
     if beside.interval[0] > -MARGIN:

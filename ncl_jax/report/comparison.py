@@ -19,6 +19,7 @@ class Metric:
     unit: "%" for shares in [0, 1], shown times 100; "" for a plain number.
     better: "higher", "lower" or "" where neither is better.
     note: one sentence: definition, rule, threshold, number of images.
+    margin: a loss of this size or less counts as none; in the metric's own unit.
   """
 
   key: str
@@ -27,6 +28,7 @@ class Metric:
   unit: str = ""
   better: str = ""
   note: str = ""
+  margin: float = dataclasses.field(default=0.0, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
       "pairs": pair.pairs,
       "mean": _finite(pair.mean),
       "interval": [_finite(x) for x in pair.interval] if pair.interval else None,
-      "verdict": statistics.verdict(pair, metric.better),
+      "verdict": statistics.verdict(pair, metric.better, metric.margin),
     },
   }
 

@@ -100,19 +100,24 @@ def claim(seeds: int) -> str:
   )
 
 
-def verdict(difference: Difference, better: str) -> str:
+def verdict(difference: Difference, better: str, margin: float = 0.0) -> str:
   """What one difference shows: "", "equal", "undecided", "better", ...
 
   Args:
     difference: the paired difference.
     better: "higher", "lower" or "" where neither is better.
+    margin: a loss of this size or less counts as none.
 
   Returns:
     "" with fewer pairs than a claim needs; else "better" or "worse", or "higher" or
-    "lower" where neither is better, or "undecided", or "equal" if no pair differs.
+    "lower" where neither is better, "not worse" where the interval includes 0 but no
+    loss beyond the margin (non-inferiority), or "undecided", or "equal" if no pair
+    differs.
 
   >>> verdict(Difference(1.0, (0.5, 1.5), 5), better="lower")
   'worse'
+  >>> verdict(Difference(0.0, (-0.3, 0.3), 5), better="higher", margin=0.5)
+  'not worse'
   """
   if difference.interval is None or difference.pairs < SEEDS_FOR_A_CLAIM:
     return ""
@@ -120,7 +125,8 @@ def verdict(difference: Difference, better: str) -> str:
   if low == high == 0:
     return "equal"
   if low <= 0 <= high:
-    return "undecided"
+    loss = high if better == "lower" else -low
+    return "not worse" if better and loss < margin else "undecided"
   direction = "higher" if low > 0 else "lower"
   if not better:
     return direction

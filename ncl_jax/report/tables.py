@@ -114,7 +114,8 @@ def rows(comparison: Comparison) -> tuple[Row, ...]:
       low, high = (number(x, metric.unit, digits, sign=True) for x in pair.interval)
       interval = f"[{low}, {high}]"
     mean = number(pair.mean, metric.unit, digits, sign=True)
-    cells.append(Cell(mean, interval, statistics.verdict(pair, metric.better)))
+    verdict = statistics.verdict(pair, metric.better, metric.margin)
+    cells.append(Cell(mean, interval, verdict))
     if comparison.chance:
       chance = comparison.chance.get(metric.key, math.nan)
       cells.append(Cell(number(chance, metric.unit, digits)))
@@ -139,6 +140,13 @@ def legend(comparison: Comparison) -> str:
     )
   else:
     parts.append(f"The column '{pair}' is a plain difference.")
+  margins = sorted({metric.margin for metric in comparison.metrics if metric.margin})
+  if margins and len(comparison.seeds) >= statistics.SEEDS_FOR_A_CLAIM:
+    shown = " or ".join(f"{100 * margin:g}" for margin in margins)
+    parts.append(
+      "'not worse': the interval includes 0 but no loss of more than the margin,"
+      f" {shown} points of accuracy."
+    )
   if any(metric.unit == "%" for metric in comparison.metrics):
     parts.append("Differences of percentages are in points.")
   if comparison.chance:

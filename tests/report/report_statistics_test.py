@@ -137,3 +137,20 @@ def test_results_that_differ_by_the_order_of_a_float32_sum_are_equal():
 def test_one_image_of_a_million_is_a_difference():
   found = statistics.paired_difference([0.5 + 1e-6] * 5, [0.5] * 5)
   assert statistics.verdict(found, "higher") == "better"
+
+
+@pytest.mark.parametrize(
+  ("interval", "better", "says"),
+  [
+    ((-0.004, 0.002), "higher", "not worse"),
+    ((-0.006, 0.002), "higher", "undecided"),
+    ((-0.006, 0.004), "lower", "not worse"),
+    ((-0.004, 0.006), "lower", "undecided"),
+    ((-0.004, -0.001), "higher", "worse"),
+    ((0.001, 0.002), "higher", "better"),
+    ((-0.004, 0.002), "", "undecided"),
+  ],
+)
+def test_not_worse_is_a_loss_within_the_margin(interval, better, says):
+  seen = statistics.verdict(Difference(0.0, interval, 5), better, margin=0.005)
+  assert seen == says

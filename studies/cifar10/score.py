@@ -1,0 +1,138 @@
+r"""Scores the ten runs of `run.py` on the test images, once all of them are finished.
+
+  python -m studies.cifar10.score --source=arrays:cifar10.npz --out=runs/cifar10-study
+
+Reads the test images for the first time. Writes OUT/data/scores.jsonl and scores.json,
+and prints the README's table and verdicts. Some minutes on two cores.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from ncl_jax import codes, compile_cache, metrics, writer
+from ncl_jax import workdir as workdir_lib
+from ncl_jax.evaluators import linear_probe, program
+from studies import scores
+from studies.cifar10.run import METHODS, SEEDS, settings
+
+GATE = 0.05  # by which CL's h must beat pixels
+
+
+def main() -> None:
+  """Scores all seeds."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--source", default="tfds:cifar10", help="CIFAR-10")
+  parser.add_argument("--out", required=True, help="folder that run.py wrote")
+  flags = parser.parse_args()
+  logging.set_verbosity(logging.WARNING)
+  compile_cache.set_up()
+  out = pathlib.Path(flags.out).expanduser().resolve()
+  finished = {
+    (r["method"], r["seed"]) for r in writer.read(out / "data" / "runs.jsonl")
+  }
+  missing = [f"{m} {s}" for s in SEEDS for m in METHODS if (m, s) not in finished]
+  if missing:
+    parser.error(f"runs that are not finished: {', '.join(missing)}. Repeat run.py")
+  source = workdir_lib.load_source(settings("cl", flags.source))
+  rows: list[dict[str, Any]] = []
+  kept: dict[str, list[scores.Features]] = {method: [] for method in METHODS}
+  accuracy: dict[str, list[float]] = {}
+  labels = None
+  for seed in SEEDS:
+    of = {}
+    for method in METHODS:
+      run = program.open_run(out / f"seed{seed}" / method, source=source)
+      train, test = both(run, run.variables)
+      labels = scores.Labels(train.labels, test.labels, source.num_classes)
+      of[method] = in_f(run, train, test)
+      for name, value in on_h(train, test, labels, seed).items():
+        accuracy.setdefault(f"{method}_{name}", []).append(value)
+    fresh = in_f(run, *both(run, program.untrained(run)))
+    rows += scores.seed_rows(of["cl"], of["ncl"], fresh, labels, seed)
+    writer.write(out / "data" / "scores.jsonl", rows)
+    for method in METHODS:
+      kept[method].append(of[method])
+  pixels = [codes.pixels(run.config, source, s, run.mesh) for s in ("train", "test")]
+  document = {
+    "alignment": {m: scores.alignment(f, list(SEEDS)) for m, f in kept.items()},
+    "accuracy": accuracy,
+    "pixels": neighbours(pixels[0].h, pixels[1].h, labels),
+  }
+  (out / "data" / "scores.json").write_text(json.dumps(document, indent=1) + "\n")
+  print("\n".join(tables(out / "data")))
+
+
+def both(run: program.Run, variables: Any):
+  """The features of the training and of the test images."""
+  return (
+    program.extract(run.config, variables, run.source, split, run.mesh)
+    for split in ("train", "test")
+  )
+
+
+def in_f(run: program.Run, train, test) -> scores.Features:
+  """What the loss compared."""
+  return scores.Features(*(x.layer("f", run.config.loss.map) for x in (train, test)))
+
+
+def neighbours(train: np.ndarray, test: np.ndarray, labels: scores.Labels) -> float:
+  """Accuracy of 20 nearest neighbours by cosine similarity."""
+  guess = metrics.knn_predict(train, labels.train, test, labels.num_classes)
+  return float(np.mean(np.asarray(guess) == labels.test))
+
+
+def on_h(train, test, labels: scores.Labels, seed: int) -> dict[str, float]:
+  """Accuracies on h."""
+  probe = linear_probe.probe(
+    train.h,
+    labels.train,
+    test.h,
+    labels.test,
+    num_classes=labels.num_classes,
+    seed=seed,
+  )
+  found = neighbours(train.h, test.h, labels)
+  return {"neighbours_h": found, "probe_h": probe["accuracy"]}
+
+
+def tables(folder: pathlib.Path) -> list[str]:
+  """The README's table, gate and verdicts, from the data."""
+  rows = writer.read(folder / "scores.jsonl")
+  document = json.loads((folder / "scores.json").read_text())
+  accuracy = document["accuracy"]
+  cl = float(np.mean(accuracy["cl_neighbours_h"]))
+  passed = cl >= document["pixels"] + GATE
+  gate = "passed" if passed else "failed, no verdict"
+  lines = [
+    scores.table(rows),
+    "",
+    f"Gate: neighbours on CL's h {100 * cl:.1f} %, on pixels "
+    f"{100 * document['pixels']:.1f} %: {gate}.",
+  ]
+  if passed:
+    lines += ["", *scores.verdicts(rows)]
+  lines.append("")
+  for name, what in (("neighbours_h", "Neighbours on h"), ("probe_h", "Probe on h")):
+    difference = scores.paired(accuracy[f"ncl_{name}"], accuracy[f"cl_{name}"])
+    lines.append(
+      f"{what}: CL {100 * np.mean(accuracy[f'cl_{name}']):.1f} %, NCL minus CL "
+      f"{scores.points(difference)}."
+    )
+  aligned = document["alignment"]
+  difference = scores.paired(aligned["ncl"], aligned["cl"])
+  lines.append(
+    f"Cross-seed alignment: CL {100 * np.mean(aligned['cl']):.1f} %, NCL minus CL "
+    f"{scores.points(difference)}."
+  )
+  return lines
+
+
+if __name__ == "__main__":
+  main()
