@@ -112,6 +112,7 @@ def comparison(
     images=images,
     class_names=source.class_names,
     texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
+    threshold=resolved.eval.threshold,
   )
 
 

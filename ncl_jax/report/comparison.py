@@ -75,6 +75,7 @@ class Comparison:
     images: uint8 test images, shape [N, H, W, C] with C 1 or 3.
     class_names: names of the classes.
     texts: N texts that the images are, see `data.texts`; () for images.
+    threshold: `|f|` above it counts as active, the `eval.threshold` of the numbers.
   """
 
   title: str
@@ -89,6 +90,7 @@ class Comparison:
   images: np.ndarray
   class_names: tuple[str, ...]
   texts: tuple[str, ...] = ()
+  threshold: float = 1e-5
 
   def __post_init__(self):
     if len(self.arms) < 2:

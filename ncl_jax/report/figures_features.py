@@ -46,7 +46,10 @@ def _histogram(
 
 def expected_activation(comparison: Comparison) -> drawing.Picture:
   """Histograms of the expected activation of the dimensions, one panel an arm."""
-  live = [selection.live_dimensions(arm.features) for arm in comparison.arms]
+  live = [
+    selection.live_dimensions(arm.features, comparison.threshold)
+    for arm in comparison.arms
+  ]
   activation = [
     np.asarray(metrics.expected_activation(arm.features), np.float64)[alive]
     for arm, alive in zip(comparison.arms, live, strict=True)
@@ -87,8 +90,8 @@ def expected_activation(comparison: Comparison) -> drawing.Picture:
     "How active the dimensions are",
     "Number of dimensions by expected activation: the mean of f, rows of unit length,"
     " over the test images of the first seed. Hatched bar at the left: dimensions that"
-    " no image activates (|f| > 1e-5). The bins are the same in every panel"
-    + ("; the vertical axis is logarithmic." if log else "."),
+    f" no image activates (|f| > {comparison.threshold:g}). The bins are the same in"
+    " every panel" + ("; the vertical axis is logarithmic." if log else "."),
     "Histograms, one an arm. "
     + " ".join(
       f"{arm.label}: {len(a)} of {arm.features.shape[1]} dimensions are live"
@@ -117,7 +120,9 @@ class _Map:
 
 def _heat_map_data(comparison: Comparison, arm: Arm) -> _Map:
   c = np.asarray(metrics.correlation(arm.features), np.float64)
-  order, dominant = selection.correlation_order(arm.features, comparison.labels, c)
+  order, dominant = selection.correlation_order(
+    arm.features, comparison.labels, c, comparison.threshold
+  )
   mean = float(metrics.orthogonality(arm.features))
   return _Map(c[np.ix_(order, order)], dominant, mean)
 

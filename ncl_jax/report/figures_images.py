@@ -65,7 +65,9 @@ def top_images(
   """The images that activate the most active dimensions most, CL beside NCL."""
   known = bool((comparison.labels >= 0).any())
   tops = [
-    selection.top_images(arm.features, comparison.labels, rows, columns)
+    selection.top_images(
+      arm.features, comparison.labels, comparison.threshold, rows, columns
+    )
     for arm in comparison.arms
   ]
   pitch = 1.26 if known else 1.0
@@ -92,7 +94,8 @@ def top_images(
   sentences = [
     "Each row is one dimension of f, from the top those with the largest expected"
     " activation E[f]; its columns are the test images with the highest value in that"
-    " dimension, highest first (only values above 1e-5). First seed."
+    f" dimension, highest first (only values above {comparison.threshold:g}). First"
+    " seed."
   ]
   if known:
     shares = [

@@ -19,7 +19,7 @@ CURVES = (
   ("loss", "Training loss", "loss, nats", 1),
   ("probe_accuracy", "Online linear probe on h", "accuracy, %", 100),
   ("class_consistency", "Class consistency of f", "consistency, %", 100),
-  ("sparsity", "Sparsity of f (|f| < 1e-5)", "zeros, %", 100),
+  ("sparsity", "Sparsity of f", "zeros, %", 100),
   ("live_dimensions", "Live dimensions of f", "dimensions", 1),
   ("effective_rank", "Effective rank of f", "rank", 1),
 )
@@ -170,7 +170,7 @@ def _live(comparison: Comparison, arm: Arm) -> str:
   values = arm.values.get("live_dimensions", ())
   mean = statistics.summarize(values).mean
   if not math.isfinite(mean):
-    mean = len(selection.live_dimensions(arm.features))
+    mean = len(selection.live_dimensions(arm.features, comparison.threshold))
   return f"{mean:.0f}"
 
 
@@ -217,7 +217,7 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
     "interpretability",
     "Sparsity and consistency",
     "Bars: means; at their ends the value and the number of live dimensions (|f| >"
-    f" 1e-5 for at least one image). {_seed_sentence(comparison)}"
+    f" {comparison.threshold:g} for at least one image). {_seed_sentence(comparison)}"
     f" {_definitions(shown)}",
     _values_in_words(comparison, shown),
   )

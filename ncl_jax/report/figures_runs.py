@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncl_jax.report import drawing, selection, tables
+from ncl_jax.report import drawing, tables
 from ncl_jax.report.comparison import Comparison
 from ncl_jax.report.sweep_tables import number
 
@@ -30,7 +30,7 @@ ORDERS = {"ea_signed": "largest EA, signed", "ea_relu": "largest EA, rectified"}
 def activations(comparison: Comparison) -> drawing.Picture:
   """Histogram of the single values of f, exact zeros apart."""
   arms = comparison.arms[:2]
-  values = [arm.features[np.abs(arm.features) > selection.THRESHOLD] for arm in arms]
+  values = [arm.features[np.abs(arm.features) > comparison.threshold] for arm in arms]
   zeros = [1 - len(v) / arm.features.size for v, arm in zip(values, arms, strict=True)]
   every = np.concatenate([*values, np.zeros(1)])
   low, high = every.min(), every.max()
@@ -60,8 +60,9 @@ def activations(comparison: Comparison) -> drawing.Picture:
     draw,
     "activations",
     "The values of f",
-    "Histogram of all values of all test images; zeros (|f| < 1e-5) are not drawn but"
-    " counted in the headings. Shares are of all values; the vertical axis is"
+    "Histogram of all values of all test images; zeros"
+    f" (|f| < {comparison.threshold:g}) are not drawn but counted in the headings. Shares"
+    " are of all values; the vertical axis is"
     " logarithmic, and the same in both.",
     "Two histograms. "
     + " ".join(

@@ -61,6 +61,7 @@ def draw(
     images=images,
     class_names=source.class_names,
     texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
+    threshold=method.config.eval.threshold,
   )
   rows = [
     writer.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)

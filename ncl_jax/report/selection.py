@@ -8,16 +8,14 @@ import scipy.spatial.distance
 
 from ncl_jax import metrics
 
-THRESHOLD = 1e-5  # the released code's |f| of an active dimension
 
+def live_dimensions(f: np.ndarray, threshold: float) -> np.ndarray:
+  """Indices of the dimensions with `|f| > threshold` for at least one image, [live].
 
-def live_dimensions(f: np.ndarray) -> np.ndarray:
-  """Indices of the dimensions with `|f| > 1e-5` for at least one image, [live].
-
-  >>> live_dimensions(np.array([[0.0, 1.0], [0.0, -1.0]])).tolist()
+  >>> live_dimensions(np.array([[0.0, 1.0], [0.0, -1.0]]), 1e-5).tolist()
   [1]
   """
-  return np.flatnonzero(metrics.live_dimensions(f, THRESHOLD))
+  return np.flatnonzero(metrics.live_dimensions(f, threshold))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,32 +36,34 @@ class TopImages:
 
 
 def top_images(
-  f: np.ndarray, labels: np.ndarray, rows: int = 8, columns: int = 8
+  f: np.ndarray, labels: np.ndarray, threshold: float, rows: int = 8, columns: int = 8
 ) -> TopImages:
   """Picks the most active dimensions and, for each, its most activating images.
 
-  Only images with `f > 1e-5` in the dimension count: an image that does not activate a
-  dimension says nothing about it. Ties go to the lower index, of dimensions, images and
-  classes alike.
+  Only images with `f > threshold` in the dimension count: an image that does not
+  activate a dimension says nothing about it. Ties go to the lower index, of dimensions,
+  images and classes alike.
 
   Args:
     f: features after the map, rows of unit length, [N, D].
     labels: classes, -1 = unlabelled, [N].
+    threshold: `|f|` above it counts as active.
     rows: dimensions at most, of the live ones those with the largest mean.
     columns: images at most for each.
 
   Returns:
     The selection, R = min(rows, live dimensions) and C = min(columns, N).
 
-  >>> top_images(np.array([[0.6, 0.8], [0.0, 1.0]]), np.array([7, 7])).images.tolist()
+  >>> f = np.array([[0.6, 0.8], [0.0, 1.0]])
+  >>> top_images(f, np.array([7, 7]), 1e-5).images.tolist()
   [[1, 0], [0, -1]]
   """
-  live = live_dimensions(f)
+  live = live_dimensions(f, threshold)
   activation = np.asarray(metrics.expected_activation(f))[live]
   chosen = live[np.argsort(-activation, kind="stable")[:rows]]
   values = f[:, chosen].T
   order = np.argsort(-values, axis=1, kind="stable")[:, :columns]
-  images = np.where(np.take_along_axis(values, order, axis=1) > THRESHOLD, order, -1)
+  images = np.where(np.take_along_axis(values, order, axis=1) > threshold, order, -1)
   majority = np.full(len(chosen), -1)
   share = np.full(len(chosen), np.nan)
   for row, shown in enumerate(images):
@@ -77,7 +77,11 @@ def top_images(
 
 
 def correlation_order(
-  f: np.ndarray, labels: np.ndarray, correlation: np.ndarray, most: int = 256
+  f: np.ndarray,
+  labels: np.ndarray,
+  correlation: np.ndarray,
+  threshold: float,
+  most: int = 256,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Order in which a heat map shows the live dimensions.
 
@@ -88,12 +92,13 @@ def correlation_order(
     f: features after the map, [N, D].
     labels: classes, -1 = unlabelled, [N].
     correlation: C of all dimensions, [D, D].
+    threshold: `|f|` above it counts as active.
     most: dimensions at most: of the live ones those with the largest mean of |f|.
 
   Returns:
     Dimensions in order [M] and the dominant class of each [M], -1 without labels.
   """
-  live = live_dimensions(f)
+  live = live_dimensions(f, threshold)
   activity = np.abs(f[:, live]).mean(axis=0)
   chosen = np.sort(live[np.argsort(-activity, kind="stable")[:most]])
   classes = np.unique(labels[labels >= 0])

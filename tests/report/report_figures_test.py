@@ -17,6 +17,7 @@ from ncl_jax.report import (
   figures_features,
   figures_images,
   figures_results,
+  figures_runs,
 )
 
 
@@ -232,3 +233,21 @@ def test_the_users_matplotlib_settings_neither_matter_nor_change(pictures):
 )
 def test_plain_text(text, most, shown):
   assert drawing.plain(text, most) == shown
+
+
+def test_figures_count_as_active_what_the_numbers_do():
+  scale = np.linspace(0.3, 1, 12, dtype=np.float32)
+  comparison = example.with_arms(
+    example.make(threshold=0.5), features=lambda arm: arm.features * scale
+  )
+  live = (np.abs(comparison.method.features) > 0.5).any(axis=0).sum()
+  assert live != (np.abs(comparison.method.features) > 1e-5).any(axis=0).sum()
+  picture = draw(figures_features.expected_activation, comparison)
+  assert f"NCL: {live} of 12 dimensions are live" in picture.description
+  for function, says in (
+    (figures_features.expected_activation, "(|f| > 0.5)"),
+    (figures_images.top_images, "(only values above 0.5)"),
+    (figures_results.interpretability, "(|f| > 0.5 for at least"),
+    (figures_runs.activations, "(|f| < 0.5)"),
+  ):
+    assert says in draw(function, comparison).caption
