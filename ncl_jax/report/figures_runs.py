@@ -61,8 +61,8 @@ def activations(comparison: Comparison) -> drawing.Picture:
     "activations",
     "The values of f",
     "Histogram of all values of all test images; zeros"
-    f" (|f| < {comparison.threshold:g}) are not drawn but counted in the headings. Shares"
-    " are of all values; the vertical axis is"
+    f" (|f| < {comparison.threshold:g}) are not drawn but counted in the headings."
+    " Shares are of all values; the vertical axis is"
     " logarithmic, and the same in both.",
     "Two histograms. "
     + " ".join(
