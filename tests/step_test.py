@@ -94,10 +94,11 @@ def test_ten_steps_are_the_same_on_any_number_of_devices(x64, batch_norm):
 
 
 @pytest.mark.slow
-def test_the_first_step_in_float32():
+def test_the_first_loss_in_float32():
+  # The loss is continuous. Its gradient jumps where rounding decides a ReLU: float64
+  # compares that, above.
   (_, one), (_, eight) = (run(n, 1, dtype="float32") for n in (1, 8))
-  for key in ("loss", "gradient_norm"):
-    np.testing.assert_allclose(eight[0][key], one[0][key], rtol=1e-5)
+  np.testing.assert_allclose(eight[0]["loss"], one[0]["loss"], rtol=1e-5)
 
 
 # What was compiled.

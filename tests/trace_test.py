@@ -136,44 +136,18 @@ def test_the_released_codes_five_steps(x64, regime, map_name):
       )
 
 
-# What float32 can promise at steps 0, 1, ...: a rounding on the other side of a ReLU
-# grows with every update, at the recipe's learning rates quickly.
-FLOAT32 = {
-  "small": {
-    "loss": [2e-6, 5e-6, 5e-5, 5e-4, 2e-3],
-    "sumsq": [2e-6, 1e-5, 5e-5, 2e-4, 4e-4],
-    "full": [5e-6, 5e-5, 5e-4, 1e-3, 2e-3],
-  },
-  "recipe": {"loss": [2e-6, 1e-4, 3e-3, 0.05, 0.05]},
-}
-
-
 @pytest.mark.parametrize(
-  ("regime", "map_name"),
-  [
-    pytest.param("recipe", "rep_relu", marks=pytest.mark.slow),
-    ("small", "rep_relu"),
-    pytest.param("small", "identity", marks=pytest.mark.slow),
-  ],
+  "map_name",
+  ["rep_relu", pytest.param("identity", marks=pytest.mark.slow)],
 )
-def test_the_same_in_float32(regime, map_name):
-  golden, prefix, limits = trace(), f"{regime}__{map_name}__", FLOAT32[regime]
-  names = [str(name) for name in golden["tensor_names"]]
-  full = [name for name in names if f"{prefix}full__{name}_f64" in golden]
-  assert full or regime != "small"
-  for step, (values, tensors) in enumerate(updates(regime, map_name, "float32")):
-    for ours, theirs in LOSSES.items():
-      expected = golden[f"{prefix}{theirs}_f64"][step]
-      limit = limits["loss"][step]
-      np.testing.assert_allclose(values[ours], expected, atol=limit, rtol=0)
-    if "sumsq" in limits:
-      found = [(tensors[name].astype(np.float64) ** 2).sum() for name in names]
-      expected = golden[f"{prefix}sumsq_f64"][step]
-      np.testing.assert_allclose(found, expected, rtol=limits["sumsq"][step])
-      for name in full:
-        expected = golden[f"{prefix}full__{name}_f64"][step]
-        limit = limits["full"][step] * np.max(np.abs(expected))
-        np.testing.assert_allclose(tensors[name], expected, rtol=0, atol=limit)
+def test_the_first_losses_in_float32(map_name):
+  # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
+  # updates with them: float64 compares those, above.
+  golden = trace()
+  values, _ = next(updates("small", map_name, "float32"))
+  for ours, theirs in LOSSES.items():
+    expected = golden[f"small__{map_name}__{theirs}_f64"][0]
+    np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.slow
