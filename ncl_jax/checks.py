@@ -239,11 +239,13 @@ def _int32(given: Any) -> jax.Array:
 def _check_range(name: str, given: Any, allowed: str, end: int | None = None) -> None:
   # Through numpy: under `jax.jit` even a constant array's `min` would be traced.
   seen = np.asarray(given)
-  low, high = int(seen.min(initial=0)), int(seen.max(initial=0))
-  if low < -1 or (end is not None and high >= end):
+  if not seen.size:
+    return
+  low, high = int(seen.min()), int(seen.max())
+  # -1 is allowed beside no class at all, too.
+  if low < -1 or (end is not None and high >= max(end, 0)):
     raise InputError(
-      f"{name} run from {int(seen.min())} to {int(seen.max())}: they must be in "
-      f"{allowed}, or -1 for no label"
+      f"{name} run from {low} to {high}: they must be in {allowed}, or -1 for no label"
     )
 
 

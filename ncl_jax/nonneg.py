@@ -3,7 +3,8 @@
 Contrastive learning is the map `identity`; its non-negative version is any map in
 `NON_NEGATIVE`, put at the very end, before normalisation and loss (Wang et al. 2024,
 arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they are here for
-the comparison of maps.
+the comparison of maps. Whole numbers and truth values are mapped as float32; what is no
+array of real numbers is refused with an InputError.
 """
 
 from collections.abc import Callable
@@ -18,20 +19,19 @@ Map = Callable[[jax.typing.ArrayLike], jax.Array]
 
 def identity(z: jax.typing.ArrayLike) -> jax.Array:
   """Returns `z`: plain contrastive learning."""
-  return jnp.asarray(z)
+  return _given(z)
 
 
 def relu(z: jax.typing.ArrayLike) -> jax.Array:
   """`max(z, 0)`; derivative 0 at 0."""
-  return jax.nn.relu(z)
+  return jax.nn.relu(_given(z))
 
 
 def gelu(z: jax.typing.ArrayLike) -> jax.Array:
   """`z Phi(z)`, Phi the normal distribution function: the exact form, not tanh's."""
-  return jax.nn.gelu(jnp.asarray(z), approximate=False)
+  return jax.nn.gelu(_given(z), approximate=False)
 
 
-@jax.custom_jvp
 def rep_relu(z: jax.typing.ArrayLike) -> jax.Array:
   """ReLU with the derivative of GELU: dead dimensions still learn.
 
@@ -51,35 +51,47 @@ def rep_relu(z: jax.typing.ArrayLike) -> jax.Array:
   >>> float(jax.grad(rep_relu)(0.0))
   0.5
   """
+  return _rep_relu(_given(z))
+
+
+@jax.custom_jvp
+def _rep_relu(z: jax.Array) -> jax.Array:
   return jax.nn.relu(z)
 
 
-@rep_relu.defjvp
+@_rep_relu.defjvp
 def _rep_relu_jvp(primals, tangents):
   _, tangent = jax.jvp(gelu, primals, tangents)
-  return rep_relu(*primals), tangent
+  return _rep_relu(*primals), tangent
 
 
 def sigmoid(z: jax.typing.ArrayLike) -> jax.Array:
   """`1 / (1 + exp(-z))`: in (0, 1), never exactly sparse."""
-  return jax.nn.sigmoid(z)
+  return jax.nn.sigmoid(_given(z))
 
 
 def softplus(z: jax.typing.ArrayLike) -> jax.Array:
   """`log(1 + exp(z))`: a smooth ReLU, never exactly sparse."""
-  return jax.nn.softplus(z)
+  return jax.nn.softplus(_given(z))
 
 
 def exp(z: jax.typing.ArrayLike) -> jax.Array:
   """`exp(z)`: infinite in float32 above 88."""
-  return jnp.exp(z)
+  return jnp.exp(_given(z))
 
 
 def leaky_relu(z: jax.typing.ArrayLike) -> jax.Array:
   """`z` if `z > 0`, else `0.01 z`; derivative 0.01 at 0."""
   # `jax.nn.leaky_relu` has derivative 1 at 0, the released code 0.01.
-  z = jnp.asarray(z)
+  z = _given(z)
   return jnp.where(z > 0, z, 0.01 * z)
+
+
+def _given(z: jax.typing.ArrayLike) -> jax.Array:
+  """An array of a floating type: that of `z`, or float32 of numbers that have none."""
+  checks.real("z", z)
+  z = jnp.asarray(z)
+  return z if jnp.issubdtype(z.dtype, jnp.floating) else z.astype(jnp.float32)
 
 
 _MAPS: dict[str, Map] = {

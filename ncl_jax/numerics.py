@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
+from ncl_jax import checks
 from ncl_jax.errors import InputError
 
 
@@ -59,13 +60,19 @@ def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
     Array of the same shape, in float32 (float64 if `z` is float64). A vector with NaN
     or an infinite entry holds NaN, so that a loss or a metric of it is no number.
 
+  Raises:
+    InputError: `z` is no array of real numbers.
+
   >>> l2_normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
   [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
   """
+  checks.real("z", z)
   z = at_least_float32(z)
   # Dividing by the largest entry first keeps the square in range for any finite vector;
   # a constant factor changes neither the value nor the gradient of a unit vector.
-  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(z), axis=axis, keepdims=True))
+  largest = jax.lax.stop_gradient(
+    jnp.max(jnp.abs(z), axis=axis, keepdims=True, initial=0)
+  )
   # The reciprocal of a larger one is subnormal, and compilers flush that to 0.
   largest = jnp.minimum(largest, jnp.finfo(z.dtype).max / 4)
   z = safe_divide(z, largest)

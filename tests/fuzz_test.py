@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numeric_functions import LOSSES, METRICS, D, K, N, draw
 
-from ncl_jax import losses, metrics
+from ncl_jax import losses, metrics, nonneg, numerics
 from ncl_jax.errors import InputError
 
 EVERY = LOSSES | METRICS
@@ -197,3 +198,193 @@ def test_what_is_no_matrix_is_refused_by_name(name, wrong):
       x = x[..., :0]
   with pytest.raises(InputError, match=r"^\w+ "):
     (OF_ROWS | OF_VIEWS)[name](x)
+
+
+def unit(x):
+  length = np.linalg.norm(x, axis=1, keepdims=True)
+  return np.divide(x, length, out=np.zeros_like(x), where=length > 0)
+
+
+def log_sum(s):
+  top = s.max(1)
+  return top + np.log(np.exp(s - top[:, None]).sum(1))
+
+
+def info_nce(a, b, label_of=None):
+  """The row's positives: its other view, or with labels all of its class."""
+  z = np.stack([a, b], 1).reshape(-1, a.shape[1])
+  s = unit(z) @ unit(z).T / 0.2
+  label_of = np.arange(len(a)) if label_of is None else label_of
+  same = np.repeat(label_of, 2)[:, None] == np.repeat(label_of, 2)[None]
+  np.fill_diagonal(same, False)
+  np.fill_diagonal(s, -np.inf)
+  positives = np.where(same, s, 0).sum(1) / same.sum(1)
+  return (log_sum(s) - positives).reshape(-1, 2)
+
+
+def both_ways(a, b):
+  s = unit(a) @ unit(b).T / 0.2
+  return (log_sum(s) + log_sum(s.T)) / 2 - np.diag(s)
+
+
+def of_pairs(a, b):
+  s = a @ b.T
+  away = s[~np.eye(len(s), dtype=bool)]
+  return np.mean(away**2) - 2 * np.mean(np.diag(s))
+
+
+def cross_correlation(a, b):
+  a, b = ((x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5) for x in (a, b))
+  off = a.T @ b / len(a)
+  own = np.diag(off)
+  return np.sum((1 - own) ** 2) + 0.0051 * (np.sum(off**2) - np.sum(own**2))
+
+
+def spread(x):
+  c = np.cov(x.T)
+  hinge = np.maximum(1 - np.sqrt(np.diag(c) + 1e-4), 0)
+  return 25 * hinge.mean() + (np.sum(c**2) - np.sum(np.diag(c) ** 2)) / x.shape[1]
+
+
+def of_true_class(a, w, y):
+  s = a @ w.T
+  return log_sum(s) - s[np.arange(len(s)), y]
+
+
+def columns_alike(a):
+  a = a[:, (a != 0).any(0)]
+  c = np.abs(unit(a.T) @ unit(a.T).T - np.eye(a.shape[1]))
+  return c.mean() if c.size else np.nan
+
+
+def commonest_share(a, y):
+  on = [y[np.abs(x) > 1e-5] for x in a.T]
+  return np.array([np.bincount(x).max() / len(x) if len(x) else np.nan for x in on])
+
+
+# From the definitions, in float64.
+BY_HAND = {
+  "nt_xent": lambda a, b, y: info_nce(a, b),
+  "nt_xent, tiled": lambda a, b, y: info_nce(a, b),
+  "sup_con": info_nce,
+  "sup_con, blocks": info_nce,
+  "clip": lambda a, b, y: both_ways(a, b),
+  "clip, blocks": lambda a, b, y: both_ways(a, b),
+  "spectral": lambda a, b, y: of_pairs(a, b),
+  "barlow_twins": lambda a, b, y: cross_correlation(a, b),
+  "vicreg": lambda a, b, y: 25 * np.mean((a - b) ** 2) + spread(a) + spread(b),
+  "cross_entropy": of_true_class,
+  "sparsity": lambda a, b, y: np.mean(np.abs(a) < 1e-5),
+  "expected_activation": lambda a, b, y: unit(a).mean(0),
+  "orthogonality": lambda a, b, y: columns_alike(a),
+  "class_consistency": lambda a, b, y: commonest_share(a, y),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_value_is_that_of_the_formula_in_float64(name):
+  for dtype in ("float16", "bfloat16", "float32", "int8"):
+    a, b, y = draw()
+    a, b = (jnp.asarray(2 * x).astype(dtype) for x in (a, b))
+    seen = jax.tree.leaves(COMPILED[name](a, b, y))[0]
+    expected = BY_HAND[name](*(np.asarray(x, np.float64) for x in (a, b)), y)
+    np.testing.assert_allclose(seen, expected, rtol=2e-5, atol=2e-5)
+
+
+MAPS = {
+  "identity": lambda z: z,
+  "relu": lambda z: np.maximum(z, 0),
+  "rep_relu": lambda z: np.maximum(z, 0),
+  "gelu": lambda z: z * scipy.special.ndtr(z),
+  "sigmoid": scipy.special.expit,
+  "softplus": lambda z: np.logaddexp(0, z),
+  "exp": np.exp,
+  "leaky_relu": lambda z: np.where(z > 0, z, 0.01 * z),
+}
+
+
+@pytest.mark.parametrize("name", sorted(nonneg.NAMES))
+def test_map_is_its_formula_in_every_dtype(name):
+  with jax.numpy_dtype_promotion("strict"):
+    for dtype in DTYPES:
+      given_ = np.abs(np.arange(-3, 4)) if dtype[0] in "bu" else np.arange(-3, 4)
+      z = given_.astype(jnp.dtype(dtype))
+      seen = nonneg.get(name)(z)
+      wanted = dtype if dtype in FLOATS else "float32"
+      assert seen.dtype == jnp.dtype(wanted)
+      rounding = 4 * float(jnp.finfo(seen.dtype).eps)
+      expected = MAPS[name](z.astype(np.float64))
+      np.testing.assert_allclose(
+        np.asarray(seen, np.float64), expected, rtol=rounding, atol=rounding
+      )
+  assert nonneg.get(name)([]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", [*sorted(nonneg.NAMES), "l2_normalize"])
+def test_what_is_no_number_is_not_mapped(name):
+  function = numerics.l2_normalize if name == "l2_normalize" else nonneg.get(name)
+  for wrong in ("sparse", "text", "complex", "objects", "ragged"):
+    with pytest.raises(InputError, match="^z "):
+      function(WRONG[wrong](draw()[1]))
+
+
+# What a whole number or a truth value says of an entry that is none.
+HIDDEN = {
+  "l0": lambda seen: seen[1] == -1,
+  "knn_predict": lambda seen: seen[1] == -1,
+  "knn_predict_grid": lambda seen: seen[0, 0, 1] == -1,
+  "live_dimensions": lambda seen: True,
+  "num_zero_rows": lambda seen: seen == 1,
+  "sepin_at": lambda seen: True,  # column 0 alone
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_one_entry_that_is_no_number_is_refused_or_seen_in_the_metric(name):
+  a, b, y = (np.asarray(x, np.float32 if x.dtype == float else int) for x in draw())
+  before = jax.tree.leaves(COMPILED[name](a, b, y))[0]
+  for bad in (np.nan, np.inf, -np.inf):
+    spoilt = a.copy()
+    spoilt[1, 2] = bad
+    seen = jax.tree.leaves(COMPILED[name](spoilt, b, y))[0]
+    if name in HIDDEN:
+      assert HIDDEN[name](seen)
+    else:
+      assert np.isnan(seen).sum() > np.isnan(before).sum()
+    if name != "sepin_at":
+      with pytest.raises(InputError, match="^1 of 16 rows of f"):
+        METRICS[name](spoilt, b, y)
+
+
+def test_no_class_no_centre_and_no_score_are_refused_by_name():
+  f = np.ones((2, 3))
+  with pytest.raises(InputError, match=r"prototypes \[0, 3\]"):
+    losses.scores(f, f[:0])
+  with pytest.raises(InputError, match=r"prototypes \[0, 3\]"):
+    losses.cross_entropy(f[:0], f[:0], np.zeros(0, int))
+  with pytest.raises(InputError, match=r"centre has shape \[2\]"):
+    losses.dino_centre(np.zeros(2), np.ones((2, 2, 3)))
+  with pytest.raises(InputError, match=r"scores have shape \[0\]"):
+    metrics.sepin_at(np.zeros(0))
+  with pytest.raises(InputError, match="bias is of"):
+    losses.scores(f, f, bias=np.array(["a", "b"]))
+  assert np.isnan(metrics.zero_shot(f, f[:0], [-1, -1]))
+
+
+def test_vectors_of_no_entry_keep_their_shape():
+  assert numerics.l2_normalize(np.zeros((2, 0))).shape == (2, 0)
+  assert losses.cross_entropy(np.zeros((0, 3)), np.eye(3), np.zeros(0, int)).size == 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_row_or_dimension_is_a_number(name):
+  if "scores" in name or "weights" in name or "dino" in name:
+    pytest.skip("of a fixed number of rows or dimensions here")
+  rng = np.random.default_rng(0)
+  for n, d in ((1, 1), (1, 2), (2, 1), (2, 2)):
+    a, b = rng.uniform(0.1, 1, (2, n, d)).astype(np.float32)
+    if name == "vicreg" and n == 1:
+      with pytest.raises(InputError, match="^za "):
+        LOSSES[name](a, b, np.zeros(n, int))
+    else:
+      assert np.isfinite(EVERY[name](a, b, np.zeros(n, int))).all()

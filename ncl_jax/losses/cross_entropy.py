@@ -45,16 +45,17 @@ def scores(
     or len(w_shape) != 2
     or f_shape[1:] != w_shape[1:]
     or not f_shape[1]
+    or not w_shape[0]
   ):
     raise InputError(
       f"features {list(f_shape)} and prototypes {list(w_shape)}: they must be [N, D] "
-      "and [K, D]"
+      "and [K, D], D and K at least 1"
     )
   f, w = at_least_float32(jnp.asarray(features)), jnp.asarray(prototypes)
   out = jnp.asarray(scale * product(f, w.T.astype(f.dtype), "highest"))
   if bias is None:
     return out
-  if jnp.shape(bias) != w_shape[:1]:
+  if checks.real("bias", bias) != w_shape[:1]:
     raise InputError(
       f"bias has shape {list(jnp.shape(bias))}: it must be [K], K = {w_shape[0]}"
     )

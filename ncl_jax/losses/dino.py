@@ -53,11 +53,7 @@ def dino(
   check_same_shape("student", student, "teacher", teacher)
   checks.positive("student_temperature", student_temperature)
   checks.positive("teacher_temperature", teacher_temperature)
-  if jnp.shape(centre) != jnp.shape(teacher)[2:]:
-    raise InputError(
-      f"centre has shape {list(jnp.shape(centre))}: it must be [K], one for each "
-      f"prototype of teacher {list(jnp.shape(teacher))}"
-    )
+  _check_centre(centre, teacher)
   s, t = at_least_float32(student), at_least_float32(teacher)
   t = (t - jnp.asarray(centre, t.dtype)[None, None]) / teacher_temperature
   p = jax.lax.stop_gradient(jax.nn.softmax(t))
@@ -79,12 +75,25 @@ def dino_centre(
   Returns:
     [K], of the whole batch's mean on any number of devices.
 
+  Raises:
+    InputError: other shapes.
+
   Source: Caron et al. 2021 (arXiv:2104.14294), Eq. 4.
 
   >>> print(dino_centre(jnp.zeros(2), jnp.array([[[1.0, 3.0], [3.0, 5.0]]]), 0.5))
   [1. 2.]
   """
   check_views(teacher, "teacher")
+  _check_centre(centre, teacher)
   t = at_least_float32(teacher)
   mean = jnp.mean(t, axis=(0, 1))
   return momentum * jnp.asarray(centre, mean.dtype) + (1 - momentum) * mean
+
+
+def _check_centre(centre: jax.typing.ArrayLike, teacher: jax.typing.ArrayLike) -> None:
+  shape = checks.real("centre", centre)
+  if shape != jnp.shape(teacher)[2:]:
+    raise InputError(
+      f"centre has shape {list(shape)}: it must be [K], one for each prototype of "
+      f"teacher {list(jnp.shape(teacher))}"
+    )

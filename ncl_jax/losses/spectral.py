@@ -67,7 +67,7 @@ def spectral(
     push = _sum_of_squares(f, precision) - jnp.sum(positive**2)
     push /= float(n * (n - 1))
   else:
-    if jnp.shape(weights) != (n,):
+    if checks.real("weights", weights) != (n,):
       raise InputError(
         f"weights have shape {list(jnp.shape(weights))}: they must be [N], one for "
         f"each pair of z {list(jnp.shape(z))}"

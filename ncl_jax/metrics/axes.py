@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.metrics.consistency import activated
-from ncl_jax.metrics.rows import labelled
+from ncl_jax.metrics.rows import counted, labelled, nan_unless
 from ncl_jax.numerics import at_least_float32, safe_divide, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
@@ -164,8 +164,8 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
     counts: [M] int, from 1 to the number of labelled rows; what lies beyond is NaN.
 
   Returns:
-    [D, M] in 0..1; NaN in a dimension that is constant over the labelled rows or
-    holds a NaN.
+    [D, M] in 0..1; NaN in a dimension that is constant over the labelled rows. Under
+    `jax.jit`, where values cannot be seen, also NaN in one with NaN or infinity there.
 
   Raises:
     InputError: wrong shape, labels or number of classes.
@@ -190,7 +190,7 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
     share = (counts - first).astype(f.dtype) / (last - first).astype(f.dtype)
     found = total[first] + share[:, None] * (total[last] - total[first])
     constant = falling[0] == falling[jnp.maximum(rows - 1, 0)]
-    unknown = jnp.any(jnp.isnan(column) & valid)
+    unknown = jnp.any(~jnp.isfinite(column) & valid)
     defined = (counts >= 1) & (counts <= rows) & ~constant & ~unknown
     return jnp.where(defined, jnp.max(found, axis=1) / counts.astype(f.dtype), jnp.nan)
 
@@ -224,6 +224,8 @@ def consistency_at_same_activity(
 
   Returns:
     `(consistency of f, that of other)`, both [] in 0..1; NaN without such a dimension.
+    Under `jax.jit`, where values cannot be seen, also NaN if a labelled row of either
+    holds one that is not finite.
 
   Raises:
     InputError: wrong shape, labels or number of classes.
@@ -247,7 +249,9 @@ def consistency_at_same_activity(
     enough = active >= minimum
     both = (jnp.where(enough, x, jnp.nan) for x in (own, others))
     own, others = (jnp.nanmean(x) for x in both)
-    return own, others
+  finite = [jnp.isfinite(x).all(axis=1) for x in (f, at_least_float32(other))]
+  good = jnp.all(finite[0] & finite[1] | ~valid)
+  return nan_unless(good, own), nan_unless(good, others)
 
 
 @on_any_mesh()
@@ -279,9 +283,8 @@ def axis_gain(
   >>> float(gain), float(rotated)
   (0.75, 0.0)
   """
-  checks.features("f", f)
   checks.whole("draws", draws, 1)
-  f = at_least_float32(f)
+  f, _ = counted(f, None)
   values = [
     measure(jnp.matmul(f, _rotation(k, f.shape[1], f.dtype), precision="highest"))
     for k in jax.random.split(key, draws)

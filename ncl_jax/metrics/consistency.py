@@ -1,8 +1,9 @@
 """Class consistency: do the samples that activate a dimension share a class?
 
 `f` is [N, D]: features after the map; `where` [N]: the rows to count (True). Labels of
--1 mean "unlabelled"; such rows are left out. All functions work under `jax.jit` with
-`num_classes`, `rule` and `budget` static.
+-1 mean "unlabelled"; such rows are left out. All functions refuse NaN and infinity in a
+row that counts, and work under `jax.jit` with `num_classes`, `rule` and `budget`
+static; there, where values cannot be seen, a dimension with such an entry is NaN.
 """
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import counted, labelled, largest
+from ncl_jax.metrics.rows import counted, labelled, largest, nan_unless
 from ncl_jax.numerics import entropy, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
@@ -57,11 +58,12 @@ def class_consistency(
   >>> rate.tolist(), active.tolist()
   ([0.75, nan], [4, 0])
   """
-  counts = _active_counts(f, labels, num_classes, rule, threshold, where)
+  counts, known = _active_counts(f, labels, num_classes, rule, threshold, where)
   active = jnp.sum(counts, axis=1)
   with undefined_is_nan():
     # 0 / 0 is the NaN of a dead dimension.
-    return jnp.max(counts, axis=1) / active, active.astype(jnp.int32)
+    rate = jnp.max(counts, axis=1) / active
+  return nan_unless(known, rate), active.astype(jnp.int32)
 
 
 @on_any_mesh()
@@ -97,9 +99,10 @@ def label_entropy(
   >>> label_entropy(f, jnp.array([0, 1, 1]), num_classes=2).round(2).tolist()
   [0.6899999976158142, 0.0]
   """
-  counts = _active_counts(f, labels, num_classes, rule, threshold, where)
+  counts, known = _active_counts(f, labels, num_classes, rule, threshold, where)
   with undefined_is_nan():
-    return entropy(counts / jnp.sum(counts, axis=1, keepdims=True))
+    spread = entropy(counts / jnp.sum(counts, axis=1, keepdims=True))
+  return nan_unless(known, spread)
 
 
 @on_any_mesh()
@@ -188,16 +191,16 @@ def activated(
   room = (m - jnp.sum(above, axis=0)) / jnp.maximum(jnp.sum(tied, axis=0), 1)
   constant = top[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
   weight = jnp.where(above, 1, jnp.where(tied, room[None], 0)).astype(f.dtype)
-  with undefined_is_nan():
-    return jnp.where(valid[:, None] & constant[None], jnp.nan, weight)
+  known = jnp.all(jnp.isfinite(f), axis=0) & ~constant
+  return nan_unless(~valid[:, None] | known[None], weight)
 
 
 def _active_counts(f, labels, num_classes, rule, threshold, where):
-  """[D, K] number of samples of each class that activate a dimension."""
+  """[D, K] samples of each class that activate a dimension; [D] if it is finite."""
   checks.choice("rule", rule, RULES)
   f, valid, onehot = labelled(f, labels, num_classes, where)
   on = jnp.abs(f) > threshold if rule == "abs" else f > 0
-  return _count(on & valid[:, None], onehot)
+  return _count(on & valid[:, None], onehot), jnp.all(jnp.isfinite(f), axis=0)
 
 
 def _count(on: jax.Array, onehot: jax.Array) -> jax.Array:

@@ -2,7 +2,10 @@
 
 `f` is [N, D]: features after the map, with L2-normalised rows unless said otherwise.
 `where` is [N]: rows to count (True), for batches padded to a fixed size. What is
-undefined (no row, no live dimension) is NaN. All functions work under `jax.jit`.
+undefined (no row, no live dimension) is NaN. All functions refuse NaN and infinity in a
+row that counts. They work under `jax.jit`, where values cannot be seen: there the row,
+the dimension or the whole result that such an entry reaches is NaN. A whole number or a
+truth value cannot be: see `l0`, `live_dimensions` and `num_zero_rows`.
 
 Source of all definitions not cited at their place: Wang et al. 2024 (arXiv:2403.12459),
 Section 5, with the thresholds of the released code.
@@ -12,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import counted
+from ncl_jax.metrics.rows import counted, nan_unless
 from ncl_jax.numerics import entropy, l2_normalize, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
@@ -41,7 +44,8 @@ def sparsity(
   """
   f, valid = counted(f, where)
   share = jnp.mean(jnp.abs(f) < threshold, axis=1, dtype=f.dtype)
-  return jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid, dtype=f.dtype)
+  share = jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid, dtype=f.dtype)
+  return nan_unless(jnp.all(jnp.isfinite(f)), share)
 
 
 @on_any_mesh(rows="f")
@@ -54,7 +58,7 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
     where: [N] rows to count, the others get 0; None = all.
 
   Returns:
-    [N] int32.
+    [N] int32; -1 for a row with NaN or infinity that `jax.jit` hides.
 
   Raises:
     InputError: wrong shape.
@@ -63,7 +67,8 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
   [2, 1, 0]
   """
   f, _ = counted(f, where)
-  return jnp.sum(jnp.abs(f) > threshold, axis=1, dtype=jnp.int32)
+  active = jnp.sum(jnp.abs(f) > threshold, axis=1, dtype=jnp.int32)
+  return jnp.where(jnp.all(jnp.isfinite(f), axis=1), active, -1)
 
 
 @on_any_mesh()
@@ -78,7 +83,7 @@ def live_dimensions(
     where: [N] rows to count; None = all.
 
   Returns:
-    [D] bool.
+    [D] bool; NaN that `jax.jit` hides is not active, infinity is.
 
   Raises:
     InputError: wrong shape.
@@ -99,7 +104,7 @@ def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
     where: [N] rows to count; None = all.
 
   Returns:
-    [] int32.
+    [] int32; under `jax.jit`, too, a row with NaN or infinity is not empty.
 
   Raises:
     InputError: wrong shape.
@@ -272,4 +277,5 @@ def view_agreement(
   a, b = jnp.abs(f_a) > threshold, jnp.abs(f_b) > threshold
   both, either = jnp.sum(a & b, axis=0), jnp.sum(a | b, axis=0)
   with undefined_is_nan():
-    return (both / either).astype(f_a.dtype)  # 0 / 0 is NaN
+    share = (both / either).astype(f_a.dtype)  # 0 / 0 is NaN
+  return nan_unless(jnp.all(jnp.isfinite(f_a) & jnp.isfinite(f_b), axis=0), share)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import largest, map_rows, starts
+from ncl_jax.metrics.rows import largest, map_rows, nan_unless, starts
 from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
 from ncl_jax.sharding import on_any_mesh
 
@@ -42,10 +42,13 @@ def knn_predict(
     block_size: side of the tiles of queries by bank rows held at a time.
 
   Returns:
-    [N] int32 labels, the smallest of equals; -1 if no bank row is labelled.
+    [N] int32 labels, the smallest of equals; -1 if no bank row is labelled. Under
+    `jax.jit`, where values cannot be seen, also -1 for a query that holds NaN or
+    infinity, and for all queries if a labelled bank row does.
 
   Raises:
-    InputError: wrong shape, number, or distance.
+    InputError: wrong shape, number, or distance, or NaN or infinity in a query or a
+      labelled bank row.
 
   Source: Wu et al. 2018 (arXiv:1805.01978), Section 3.4, and the released code.
 
@@ -58,7 +61,8 @@ def knn_predict(
   _check_finite(train_f, arguments[1], f)
   votes = _votes(*arguments, relative=True)
   best = jnp.argmax(votes, axis=1).astype(jnp.int32)
-  return jnp.where(jnp.max(votes, axis=1) > 0, best, -1)
+  good = _finite_rows(train_f, arguments[1], f)
+  return jnp.where(good & (jnp.max(votes, axis=1) > 0), best, -1)
 
 
 @on_any_mesh(rows="f")
@@ -95,7 +99,8 @@ def knn_scores(
     block_size: as in `knn_predict`.
 
   Returns:
-    [N, K] scores, at least 0, not normalised.
+    [N, K] scores, at least 0, not normalised; NaN where `knn_predict` gives -1 for NaN
+    or infinity.
 
   Raises:
     InputError: as `knn_predict`.
@@ -110,7 +115,8 @@ def knn_scores(
   arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
   arguments = _checked(*arguments, block_size)
   _check_finite(train_f, arguments[1], f)
-  return _votes(*arguments)
+  good = _finite_rows(train_f, arguments[1], f)
+  return nan_unless(good[:, None], _votes(*arguments))
 
 
 @on_any_mesh()
@@ -156,7 +162,7 @@ def knn_predict_grid(
       arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
       _, numbers, *_ = _checked(*arguments, block_size)
   _check_finite(train_f, numbers, f)
-  return _predictions(
+  labels = _predictions(
     train_f,
     numbers,
     f,
@@ -166,6 +172,7 @@ def knn_predict_grid(
     distance,
     block_size,
   )
+  return jnp.where(_finite_rows(train_f, numbers, f)[None, None], labels, -1)
 
 
 def _checked(
@@ -189,6 +196,12 @@ def _checked(
 def _check_finite(train_f, train_labels, f):
   checks.finite("train_f", train_f, train_labels >= 0)
   checks.finite("f", f)
+
+
+def _finite_rows(train_f, train_labels, f):
+  """[N] queries that can be answered: no NaN in them, nor in a bank row searched."""
+  bank = jnp.all(jnp.isfinite(train_f), axis=1) | (train_labels < 0)
+  return jnp.all(jnp.isfinite(f), axis=1) & jnp.all(bank)
 
 
 @jax.jit(static_argnames=("num_classes", "k", "distance", "block_size", "relative"))

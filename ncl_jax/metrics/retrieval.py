@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import largest, map_rows
+from ncl_jax.metrics.rows import largest, map_rows, nan_unless
 from ncl_jax.numerics import l2_normalize, undefined_is_nan
 from ncl_jax.sharding import on_any_mesh
 
@@ -50,10 +50,13 @@ def retrieval(
 
   Returns:
     `(precision_at_k [N], average_precision_at_k [N])`, in 0..1. The second is NaN
-    where R = 0. Places that a masked gallery leaves empty count as misses.
+    where R = 0. Places that a masked gallery leaves empty count as misses. Under
+    `jax.jit`, where values cannot be seen, both are NaN for a query with NaN or
+    infinity, and for all queries if a searched row holds one.
 
   Raises:
-    InputError: wrong shape, k or block size; one of gallery and its labels alone.
+    InputError: wrong shape, k or block size; one of gallery and its labels alone; NaN
+      or infinity in a query or a searched row.
 
   Source: AP@k as in Weyand et al. 2020 (arXiv:2004.01804), Eq. 1; ties as in McSherry &
   Najork 2008, Computing information retrieval performance measures efficiently in the
@@ -94,7 +97,9 @@ def retrieval(
     precision, average = _retrieval(
       f, labels, bank, bank_labels, searched, k, gallery is None, min(size, n)
     )
-    return jnp.where(valid, precision, jnp.nan), jnp.where(valid, average, jnp.nan)
+  good = valid & jnp.all(jnp.isfinite(f), axis=1)
+  good &= jnp.all(jnp.isfinite(bank).all(axis=1) | ~searched)
+  return nan_unless(good, precision), nan_unless(good, average)
 
 
 @jax.jit(static_argnames=("k", "without_self", "size"))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ncl_jax import checks
-from ncl_jax.numerics import at_least_float32
+from ncl_jax.numerics import at_least_float32, undefined_is_nan
 
 
 def counted(
@@ -71,6 +71,20 @@ def labelled(
     known &= jnp.asarray(where, bool)
   f, valid = counted(f, known, f"{prefix}f")
   return f, valid, jax.nn.one_hot(numbers, num_classes, dtype=f.dtype)
+
+
+def nan_unless(good: jax.Array, result: jax.Array) -> jax.Array:
+  """The result where it is good, NaN elsewhere, in the debugger's eyes by definition.
+
+  Comparisons and ranks take NaN and infinity for ordinary numbers. `checks.finite`
+  refuses them where values can be seen; in a traced computation this marks the result.
+
+  Args:
+    good: bool, which broadcasts to `result`.
+    result: of a floating type.
+  """
+  with undefined_is_nan():
+    return jnp.where(good, result, jnp.nan)
 
 
 def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:

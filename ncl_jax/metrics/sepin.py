@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.metrics.rows import counted
-from ncl_jax.numerics import l2_normalize
+from ncl_jax.metrics.rows import counted, nan_unless
+from ncl_jax.numerics import at_least_float32, l2_normalize
 from ncl_jax.sharding import on_any_mesh
 
 Array = jax.typing.ArrayLike
@@ -86,7 +86,7 @@ def sepin_at(
       same.
 
   Returns:
-    [] mean of the chosen.
+    [] mean of the chosen; NaN if one of `ranked_by` is NaN, which has no rank.
 
   Raises:
     InputError: k is not in 1..D, or different shapes.
@@ -94,17 +94,19 @@ def sepin_at(
   >>> float(sepin_at(jnp.array([0.125, 0.5, 0.25]), 2))
   0.375
   """
-  scores = jnp.asarray(scores)
-  ranked_by = scores if ranked_by is None else jnp.asarray(ranked_by)
-  if scores.ndim != 1 or scores.shape != ranked_by.shape:
+  ranked_by = scores if ranked_by is None else ranked_by
+  shapes = checks.real("scores", scores), checks.real("ranked_by", ranked_by)
+  if len(shapes[0]) != 1 or shapes[0] != shapes[1] or not shapes[0][0]:
     raise InputError(
-      f"scores have shape {list(scores.shape)}, ranked_by {list(ranked_by.shape)}: "
-      "both must be [D]"
+      f"scores have shape {list(shapes[0])}, ranked_by {list(shapes[1])}: both must be "
+      "[D], D at least 1"
     )
+  scores, ranked_by = at_least_float32(scores), jnp.asarray(ranked_by)
   if k is None:
     return jnp.mean(scores)
   checks.whole("k", k, 1, len(scores))
-  return jnp.mean(scores[jax.lax.top_k(ranked_by, k)[1]])
+  mean = jnp.mean(scores[jax.lax.top_k(ranked_by, k)[1]])
+  return nan_unless(~jnp.any(jnp.isnan(ranked_by)), mean)
 
 
 @jax.jit(static_argnames="renormalize")
