@@ -126,7 +126,8 @@ def entropy(p: jax.Array, axis: int = -1) -> jax.Array:
   0.693
   """
   # `p > 0` would take NaN for 0.
-  return -jnp.sum(p * jnp.log(jnp.where(p == 0, 1, p)), axis=axis)
+  # Negated inside the sum, which then is 0 and not -0.
+  return jnp.sum(p * -jnp.log(jnp.where(p == 0, 1, p)), axis=axis)
 
 
 def undefined_is_nan() -> contextlib.AbstractContextManager[None]:
