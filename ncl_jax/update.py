@@ -184,10 +184,11 @@ def _probe(params, h, labels):
   known = row_labels >= 0
   target = jnp.where(known, row_labels, 0)
   ce = optax.softmax_cross_entropy_with_integer_labels(logits, target)
-  count = jnp.maximum(known.sum(), 1)
+  count = jnp.maximum(known.sum(), 1).astype(ce.dtype)
   loss = jnp.where(known, ce, 0).sum() / count
   hits = known & (logits.argmax(-1) == target)
-  return loss, {"probe_loss": loss, "probe_accuracy": hits.sum() / count}
+  accuracy = hits.sum().astype(ce.dtype) / count
+  return loss, {"probe_loss": loss, "probe_accuracy": accuracy}
 
 
 def _classify(config, params, z, labels, num_classes):

@@ -428,3 +428,12 @@ def test_the_seed_decides_everything_and_the_map_nothing_else(tmp_path):
 
 def _resolved(config):
   return config_lib.resolve(config, tiny.source())
+
+
+def test_training_mixes_no_dtypes(tmp_path):
+  """SGD: optax's Adam multiplies its floats by whole numbers itself."""
+  config = tiny.config()
+  config.optimizer.name = "sgd"
+  with jax.numpy_dtype_promotion("strict"):
+    run = train.train(config, tmp_path / "run", tiny.source())
+  assert writer.read(run / "metrics.jsonl")[-1]["loss"] > 0
