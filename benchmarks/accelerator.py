@@ -15,8 +15,10 @@ import numpy as np
 
 from benchmarks import measure
 from ncl_jax import config as config_lib
-from ncl_jax import objective, plan, sharding, speed
-from ncl_jax import step as step_lib
+from ncl_jax.preflight import memory_plan
+from ncl_jax.runtime import sharding, timing
+from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import step as step_lib
 
 # (name, backbone, stem, data: images, height, width, channels, classes; pixels a view)
 STEPS = {
@@ -57,7 +59,7 @@ def step_row(case, batch, flags, mesh):
   config.augment.size = size
   config.augment.mean, config.augment.std = (0.5,) * 3, (0.25,) * 3
   config.train.batch_size = batch
-  source = plan.stand_in(config, shape)
+  source = memory_plan.stand_in(config, shape)
   config = config_lib.resolve(config, source)
   optimizer, learning_rate = step_lib.make_optimizer(
     config, source.steps_per_epoch(batch)
@@ -80,19 +82,19 @@ def step_row(case, batch, flags, mesh):
     state, values, _ = step(state, data)
   jax.block_until_ready(values)
   seconds = (time.perf_counter() - began) / flags.steps
-  flops, peak = plan.model_flops(config, source) * batch, speed.peak()
+  flops, peak = memory_plan.model_flops(config, source) * batch, timing.peak()
   return {
     "batch": batch,
     "ms": seconds * 1e3,
     "images/s": batch / seconds,
     "FLOP share": flops / seconds / peak if peak else None,
-    "peak MiB": speed.peak_memory() / 2**20,
+    "peak MiB": timing.peak_memory() / 2**20,
   }
 
 
 def loss_row(flags, mesh):
   """Milliseconds of the loss and its gradient."""
-  loss = objective.nt_xent(mesh)
+  loss = loss_lib.nt_xent(mesh)
   z = np.random.default_rng(0).normal(size=(flags.rows // 2, 2, 256))
   z = sharding.to_global(mesh, z.astype(np.float32))
   call = jax.jit(jax.value_and_grad(lambda z: jnp.mean(loss(z, 0.2))))

@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks import measure
 from ncl_jax import config as config_lib
-from ncl_jax import sharding
-from ncl_jax import step as step_lib
 from ncl_jax.data.source import Source, Split
+from ncl_jax.runtime import sharding
+from ncl_jax.training import step as step_lib
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "explore
 import browser
 import explorer_example as example
 
-from ncl_jax import explorer
+from ncl_jax.report import explorer
 
 ACTIONS = {
   "sort": lambda page: page.click("[data-sort=active]"),

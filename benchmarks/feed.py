@@ -21,8 +21,10 @@ from PIL import Image
 
 from benchmarks import measure
 from ncl_jax import config as config_lib
-from ncl_jax import data, feed, sharding
+from ncl_jax import data
 from ncl_jax.data.source import Source, Split
+from ncl_jax.runtime import sharding
+from ncl_jax.training import input_pipeline
 
 
 def main() -> None:
@@ -52,14 +54,16 @@ def main() -> None:
     batches.close()
 
   def sent():
-    stream = feed.open_feed(source, config, mesh, 0, False)
+    stream = input_pipeline.open_feed(source, config, mesh, 0, False)
     for step in range(flags.batches):
       jax.block_until_ready(stream.at(step))
     stream.close()
 
-  there = feed.open_feed(source, config, mesh, 0, True)
+  there = input_pipeline.open_feed(source, config, mesh, 0, True)
   take = jax.jit(
-    lambda data, start: feed.batch_of(data, start, flags.batch, mesh, shape[1:])
+    lambda data, start: input_pipeline.batch_of(
+      data, start, flags.batch, mesh, shape[1:]
+    )
   )
   starts = jax.device_put(np.arange(flags.batches, dtype=np.int32) * flags.batch)
   starts = [starts[i] for i in range(flags.batches)]

@@ -27,8 +27,11 @@ from PIL import Image
 
 from benchmarks import augment as augment_benchmark
 from benchmarks import measure
-from ncl_jax import augment, data, host, sharding, step
+from ncl_jax import augment, data
 from ncl_jax.data import source as source_module
+from ncl_jax.host import resources
+from ncl_jax.runtime import sharding
+from ncl_jax.training import step
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -74,7 +77,7 @@ def main() -> None:
     rows.append(row)
   measure.finish(
     f"Two views at 224 pixels from JPEGs of {flags.width} x {flags.height}, "
-    f"{bytes_each / 1024:.0f} KiB each, {host.cores()} cores",
+    f"{bytes_each / 1024:.0f} KiB each, {resources.cores()} cores",
     rows,
     flags.json,
     f"Medians of {flags.repeats} rounds; images/s by the clock, CPU milliseconds over "

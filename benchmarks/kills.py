@@ -23,7 +23,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ncl_jax import writer
+from ncl_jax.runtime import jsonl
 
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS_PER_EPOCH = 8
@@ -98,8 +98,8 @@ def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> 
     while not file.exists() or file.stat().st_mtime_ns == before:
       check(run)
       time.sleep(0.001)
-    first = len(writer.read(file))
-    while len(writer.read(file)) < first + steps:
+    first = len(jsonl.read(file))
+    while len(jsonl.read(file)) < first + steps:
       check(run)
       time.sleep(0.001)
     # What the kill before left is removed by now, or soon.
@@ -109,7 +109,7 @@ def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> 
       check(run)
     check(run)
     run.kill()
-  return Kill(writer.read(file)[-1]["step"], bool(unfinished(workdir)))
+  return Kill(jsonl.read(file)[-1]["step"], bool(unfinished(workdir)))
 
 
 def train(workdir: pathlib.Path, epochs: int) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ncl_jax import host
+from ncl_jax.host import resources
 
 ROOT = pathlib.Path(__file__).parent.parent
 PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow")
@@ -107,7 +107,7 @@ def machine() -> str:
     lines = info.read_text().splitlines()
     names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
     cpu = names[0] if names else cpu
-  cores = host.cores()
+  cores = resources.cores()
   versions = []
   for package in PEERS:
     try:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 from benchmarks import measure
-from ncl_jax import writer
+from ncl_jax.runtime import jsonl
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -64,7 +64,7 @@ def start(config, cache, name):
       "JAX_PLATFORMS": "cpu",
     }
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    return writer.read(workdir / "speed.jsonl")[0]["seconds"]
+    return jsonl.read(workdir / "speed.jsonl")[0]["seconds"]
 
 
 if __name__ == "__main__":

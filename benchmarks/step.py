@@ -19,9 +19,10 @@ import numpy as np
 
 from benchmarks import measure
 from ncl_jax import config as config_lib
-from ncl_jax import convolution, layers, sharding, speed
-from ncl_jax import step as step_lib
 from ncl_jax.data.source import Source, Split
+from ncl_jax.models import convolution, layers
+from ncl_jax.runtime import sharding, timing
+from ncl_jax.training import step as step_lib
 
 RATE, MOMENTUM, TEMPERATURE = 0.03, 0.9, 0.2
 
@@ -122,7 +123,7 @@ def ours(flags, views, map_name, remat=False, devices=None):
   count = mesh.size
   shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   one = jax.ShapeDtypeStruct((2, flags.size, flags.size, 3), jnp.float32)
-  formula = 3 * speed.flops(config_lib.model(config).apply, shapes, one)
+  formula = 3 * timing.flops(config_lib.model(config).apply, shapes, one)
   return step, {
     "FLOPs": compiled.cost_analysis()["flops"] * count / (formula * flags.images),
     "temp MiB/view": compiled.memory_analysis().temp_size_in_bytes

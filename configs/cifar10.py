@@ -6,7 +6,7 @@ Table 1 of the paper (top-1, linear probe on h): CL 87.6 +- 0.2, NCL 87.8 +- 0.2
 """
 
 from ncl_jax import config as config_lib
-from ncl_jax import families
+from ncl_jax.config import methods
 
 
 def get_config(argument: str = "ncl"):
@@ -17,5 +17,5 @@ def get_config(argument: str = "ncl"):
   config.augment.mean = (0.4914, 0.4822, 0.4465)
   config.augment.std = (0.2470, 0.2435, 0.2616)
   config_lib.set_method(config, argument)
-  families.published(config)
+  methods.published(config)
   return config

@@ -6,7 +6,7 @@ Table 1 of the paper (top-1, linear probe on h): CL 58.6 +- 0.2, NCL 59.7 +- 0.4
 """
 
 from ncl_jax import config as config_lib
-from ncl_jax import families
+from ncl_jax.config import methods
 
 
 def get_config(argument: str = "ncl"):
@@ -17,5 +17,5 @@ def get_config(argument: str = "ncl"):
   config.augment.mean = (0.5071, 0.4865, 0.4409)
   config.augment.std = (0.2673, 0.2564, 0.2762)
   config_lib.set_method(config, argument)
-  families.published(config)
+  methods.published(config)
   return config

@@ -13,7 +13,7 @@ paper's text gives a batch of 256, the released configuration 128: this is the t
 """
 
 from ncl_jax import config as config_lib
-from ncl_jax import families
+from ncl_jax.config import methods
 
 
 def get_config(argument: str = "ncl"):
@@ -33,5 +33,5 @@ def get_config(argument: str = "ncl"):
   config.optimizer.learning_rate = 0.3
   config.train.epochs = 100
   config_lib.set_method(config, argument)
-  families.published(config, photographs=True)
+  methods.published(config, photographs=True)
   return config

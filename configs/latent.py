@@ -1,6 +1,6 @@
 """Sample spaces of known latent classes, for `launch.identifiability`: some minutes.
 
-Not a training config: see `ncl_jax/latent/study.py`.
+Not a training config: see `ncl_jax/experiments/identifiability/study.py`.
 """
 
 from ml_collections import ConfigDict

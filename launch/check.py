@@ -23,7 +23,7 @@ _WORKDIR = flags.DEFINE(
 
 def main() -> None:
   """Checks."""
-  from ncl_jax import self_check
+  from ncl_jax.preflight import self_check
 
   if not self_check.run(_WORKDIR.value):
     sys.exit(1)

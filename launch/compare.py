@@ -39,7 +39,7 @@ _SEEDS = flags.DEFINE_integer("seeds", 1, "how many pairs of runs", lower_bound=
 
 def main() -> None:
   """Compares."""
-  from ncl_jax import compare
+  from ncl_jax.experiments import compare
 
   names = tuple(_PROGRAMS.value or ())
   of_controls = tuple(_CONTROL_PROGRAMS.value or ())

@@ -22,9 +22,9 @@ _SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes 
 
 def main() -> None:
   """Makes the page."""
-  from ncl_jax.explorer import runs
+  from ncl_jax.experiments import explorer as explorer_lib
 
-  path = runs.explore(
+  path = explorer_lib.explore(
     _WORKDIR.value or "",
     _VERSUS.value or None,
     step=_STEP.value,

@@ -20,15 +20,15 @@ _SPLIT = flags.DEFINE_string("split", "test", "whose features")
 
 def main(workdir: str, step: int | None) -> None:
   """Exports."""
-  from ncl_jax import exchange
+  from ncl_jax.evaluators import torch_exchange
 
   if not (_OUT.value or _FEATURES.value):
     raise InputError("nothing to write: give --out=FILE or --features=FILE")
   if _OUT.value:
-    exchange.export_variables(workdir, _OUT.value, names=_NAMES.value, step=step)
+    torch_exchange.export_variables(workdir, _OUT.value, names=_NAMES.value, step=step)
   if _FEATURES.value:
     split = _SPLIT.value or "test"
-    exchange.export_features(workdir, _FEATURES.value, split=split, step=step)
+    torch_exchange.export_features(workdir, _FEATURES.value, split=split, step=step)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ _ACCELERATOR = flags.DEFINE_string("accelerator", "TPU v5e", "whose need to comp
 
 def main() -> None:
   """Measures and prints."""
-  from ncl_jax import feed_rate  # after the flags: a wrong one is answered at once
+  from ncl_jax.preflight import input_rate
 
-  print(feed_rate.run(_CONFIG.value, _BATCHES.value, _ACCELERATOR.value))
+  print(input_rate.run(_CONFIG.value, _BATCHES.value, _ACCELERATOR.value))
 
 
 if __name__ == "__main__":

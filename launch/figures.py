@@ -20,9 +20,11 @@ _OUT = flags.DEFINE(cli.PATH, "out", "", "the folder; default: WORKDIR/figures")
 
 def main() -> None:
   """Draws."""
-  from ncl_jax.report import runs
+  from ncl_jax.experiments import figures
 
-  for file in runs.draw(_WORKDIR.value or "", _VERSUS.value or "", _OUT.value or None):
+  for file in figures.draw(
+    _WORKDIR.value or "", _VERSUS.value or "", _OUT.value or None
+  ):
     print(file)
 
 

@@ -9,16 +9,17 @@ Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finet
 with other data, settings or code it begins anew.
 """
 
-from ncl_jax import cli, paths
-from ncl_jax.recipe import Recipe, for_stem
+from ncl_jax import cli
+from ncl_jax.config.supervised_recipe import Recipe, for_stem
+from ncl_jax.host import paths
 
 _RECIPE = cli.define_fields(Recipe)
 
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax import workdir as workdir_lib
   from ncl_jax.evaluators import finetune, program
+  from ncl_jax.training import workdir as workdir_lib
 
   stem = workdir_lib.read_config(workdir).model.stem
   recipe = for_stem(stem, **({"epochs": finetune.EPOCHS} | _RECIPE()))

@@ -34,7 +34,7 @@ check machine 10 nvidia-smi --query-gpu=name,memory.total,driver_version --forma
 check self_test 90 "$PYTHON" -m launch.check
 # The tests ask for the CPU unless told otherwise.
 check parity 120 env JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -q -p no:cacheprovider \
-  tests/losses_test.py tests/nonneg_test.py tests/optimizers_test.py
+  tests/losses/losses_test.py tests/nonneg_test.py tests/optimizers_test.py
 check speed 160 "$PYTHON" -m benchmarks.accelerator --repeats=1 "--json=$out/speed.json"
 check digits 100 "$PYTHON" -m launch.train --config=configs/digits.py:ncl \
   "--workdir=$out/digits-$$" --config.train.epochs=5 --config.optimizer.warmup_epochs=1.0

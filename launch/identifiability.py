@@ -11,9 +11,10 @@ WORKDIR/identifiability.md and .json.
 from absl import flags
 from ml_collections import config_flags
 
-from ncl_jax import cli, paths
+from ncl_jax import cli
 from ncl_jax.errors import Failed
-from ncl_jax.latent import study
+from ncl_jax.experiments.identifiability import study
+from ncl_jax.host import paths
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "configs/latent.py")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the result")

@@ -24,9 +24,9 @@ _CLASSIFIER = flags.DEFINE_bool(
 
 def main() -> None:
   """Imports."""
-  from ncl_jax import exchange
+  from ncl_jax.evaluators import torch_exchange
 
-  exchange.import_torch(
+  torch_exchange.import_torch(
     _CONFIG.value,
     _FILE.value or "",
     _WORKDIR.value or "",

@@ -12,9 +12,10 @@ stopped, goes on from its checkpoints in WORKDIR/eval/linear_probe/.
 
 from absl import flags
 
-from ncl_jax import cli, paths
+from ncl_jax import cli
+from ncl_jax.config.supervised_recipe import Recipe, for_stem
 from ncl_jax.errors import InputError
-from ncl_jax.recipe import Recipe, for_stem
+from ncl_jax.host import paths
 
 _PROTOCOL = flags.DEFINE_enum("protocol", "lbfgs", ("lbfgs", "sgd"), "how to fit")
 _LAYERS = flags.DEFINE_list("layers", "h,f", "of h, hidden, z, f")
@@ -23,8 +24,8 @@ _RECIPE = cli.define_fields(Recipe)
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax import workdir as workdir_lib
   from ncl_jax.evaluators import linear_probe, program
+  from ncl_jax.training import workdir as workdir_lib
 
   layers = tuple(_LAYERS.value or ())
   if _PROTOCOL.value == "lbfgs":

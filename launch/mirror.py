@@ -20,9 +20,9 @@ _FOLLOW = flags.DEFINE_bool("follow", False, "until the run is complete")
 
 def main() -> None:
   """Copies."""
-  from ncl_jax import mirror
+  from ncl_jax.training import tracker_export
 
-  mirror.mirror(_WORKDIR.value or "", _TO.value, follow=_FOLLOW.value)
+  tracker_export.mirror(_WORKDIR.value or "", _TO.value, follow=_FOLLOW.value)
 
 
 if __name__ == "__main__":

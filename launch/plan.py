@@ -35,7 +35,7 @@ _CODE = flags.DEFINE_bool("code", True, "compile to the end")
 
 def main() -> None:
   """Compiles and prints."""
-  from ncl_jax import plan  # after the flags: a wrong one is answered at once
+  from ncl_jax.preflight import memory_plan
 
   config = _CONFIG.value
   if _BATCH.value:
@@ -48,16 +48,16 @@ def main() -> None:
   topology = _TOPOLOGY.value or ""
   if not _CODE.value or not topology.startswith("cpu"):
     dump = pathlib.Path(tempfile.mkdtemp(prefix="plan-"))
-    plan.dump_to(dump)
+    memory_plan.dump_to(dump)
   try:
-    devices = plan.devices(topology)
-    source = plan.stand_in(config, shape)
-    found = plan.plan(config, source, devices, dump, _CODE.value)
+    devices = memory_plan.devices(topology)
+    source = memory_plan.stand_in(config, shape)
+    found = memory_plan.plan(config, source, devices, dump, _CODE.value)
   finally:
     if dump:
       shutil.rmtree(dump, ignore_errors=True)
   title = f"{config.method.upper()} on {config.data.source}, {topology}"
-  print(plan.text(found, title))
+  print(memory_plan.text(found, title))
   if not _CODE.value:
     sys.stdout.flush()
     os._exit(0)  # the compiler does not stop for less

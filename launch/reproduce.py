@@ -32,7 +32,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "tell what would be done, and end
 
 def main() -> None:
   """Reproduces."""
-  from ncl_jax import reproduce  # after the flags: a wrong one is answered at once
+  from ncl_jax.experiments import reproduce
 
   names = tuple(_PROGRAMS.value or ())
   text = reproduce.reproduce(

@@ -28,7 +28,8 @@ _VIEWS = flags.DEFINE_integer("views", 8, "random views of each image", lower_bo
 
 def main() -> None:
   """Draws."""
-  from ncl_jax import show_views, workdir
+  from ncl_jax.experiments import show_views
+  from ncl_jax.training import workdir
 
   if (_CONFIG.value is None) == (not _WORKDIR.value):
     raise InputError("give --config or --workdir, one of them: see --help")

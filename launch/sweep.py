@@ -27,7 +27,7 @@ _PROGRAMS = flags.DEFINE_list(
 
 def main() -> None:
   """Sweeps."""
-  from ncl_jax import sweep
+  from ncl_jax.experiments import sweep
 
   text = sweep.sweep(
     _CONFIG.value,

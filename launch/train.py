@@ -35,13 +35,13 @@ def main() -> None:
   """Trains."""
   # After the flags: a wrong one is answered at once.
   if _DRY_RUN.value:
-    from ncl_jax import dry_run
+    from ncl_jax.preflight import dry_run
 
     print(dry_run.describe(_CONFIG.value, _WORKDIR.value or "", cli.recipe()))
     return
-  from ncl_jax import train
+  from ncl_jax.training import loop
 
-  train.train(_CONFIG.value, _WORKDIR.value or "", profile=_PROFILE.value)
+  loop.train(_CONFIG.value, _WORKDIR.value or "", profile=_PROFILE.value)
 
 
 if __name__ == "__main__":

@@ -30,16 +30,16 @@ _EPOCHS = flags.DEFINE_integer("epochs", 100, "passes over the images")
 def main() -> None:
   """Trains."""
   from ncl_jax import config as config_lib
-  from ncl_jax import frozen
+  from ncl_jax.training import frozen_backbone
 
   changed = config_lib.overrides(cli.recipe(), _CONFIG.value)
-  for key in frozen.OWN:
+  for key in frozen_backbone.OWN:
     if key in changed:
       raise InputError(
         f"--config.{key} is of no use here: a projector alone is trained for --epochs "
         f"{_EPOCHS.value} by AdamW with settings of its own"
       )
-  frozen.train_projector(
+  frozen_backbone.train_projector(
     _CONFIG.value,
     _BACKBONE.value or "",
     _WORKDIR.value or "",

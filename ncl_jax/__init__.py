@@ -1,3 +1,3 @@
 """Non-negative Contrastive Learning (Wang et al., ICLR 2024) in JAX and Flax."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

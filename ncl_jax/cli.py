@@ -28,8 +28,8 @@ import jax
 from absl import flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from ncl_jax import compile_cache, data, distributed, paths, watch
 from ncl_jax import config as config_lib
+from ncl_jax import data
 from ncl_jax.errors import (
   EXIT_CODES,
   EXIT_DIVERGED,
@@ -41,6 +41,9 @@ from ncl_jax.errors import (
   SaveError,
   Stopped,
 )
+from ncl_jax.evaluators import watch
+from ncl_jax.host import paths
+from ncl_jax.runtime import compile_cache, distributed
 
 gc.freeze()  # else it would look through all of it at once
 if _collecting:
@@ -220,7 +223,7 @@ def _run(
     # again while programs are traced: 7 % of the time until a warm first step.
     gc.freeze()
     if "data_source" in flags.FLAGS:
-      from ncl_jax import workdir
+      from ncl_jax.training import workdir
 
       workdir.data_moved(flags.FLAGS.data_source)
     main()

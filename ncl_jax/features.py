@@ -8,10 +8,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ncl_jax import augment, models, nonneg, numerics, towers, vit
-from ncl_jax import sharding as sharding_lib
+from ncl_jax import augment, models, nonneg, numerics
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
+from ncl_jax.models import vit
+from ncl_jax.runtime import sharding as sharding_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
 
 
 def extract(
-  model: models.ContrastiveModel | towers.TwoTowers,
+  model: models.ContrastiveModel | models.TwoTowers,
   variables: Any,
   source: Source,
   split: str,
@@ -127,7 +128,7 @@ def extract(
 
 
 def extract_two_views(
-  model: models.ContrastiveModel | towers.TwoTowers,
+  model: models.ContrastiveModel | models.TwoTowers,
   variables: Any,
   source: Source,
   split: str,

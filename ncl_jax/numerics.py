@@ -1,13 +1,20 @@
 """Operations that are defined at their edges: zero rows, empty sums, low precision."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
+
+F = TypeVar("F", bound=Callable)
 
 
 def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
@@ -137,3 +144,63 @@ def undefined_is_nan() -> contextlib.AbstractContextManager[None]:
   `jax.jit` it has no effect.
   """
   return jax.debug_nans(False)
+
+
+def on_any_mesh(rows: str = "") -> Callable[[F], F]:
+  """Makes a function of global arrays work on meshes with Explicit axes, too.
+
+  With such axes, which `jax.make_mesh` makes by default, every ambiguous operation must
+  state its sharding. Inside the function the axes are Auto and XLA chooses. On other
+  arrays the function runs as it is.
+
+  Args:
+    rows: the argument whose leading axis is that of the results, which then are split
+      as it is; "" = the results are whole on each device.
+
+  Returns:
+    A decorator.
+  """
+
+  def decorate(function: F) -> F:
+    signature = inspect.signature(function)
+    call = functools.partial(_with_auto_axes, function, signature, rows)
+
+    def wrapper(*args, **kwargs):
+      return call(*args, **kwargs)
+
+    # With the globals of its module, by which doctest knows a module's own functions.
+    local = types.FunctionType(
+      wrapper.__code__, function.__globals__, closure=wrapper.__closure__
+    )
+    return cast(F, functools.wraps(function)(local))
+
+  return decorate
+
+
+def _with_auto_axes(function, signature, rows, *args, **kwargs):
+  values = (*args, *kwargs.values())
+  mesh = next(filter(None, map(_explicit_mesh, values)), None)
+  if mesh is None:
+    return function(*args, **kwargs)
+  given = signature.bind(*args, **kwargs).arguments
+  arrays = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
+  spec = PartitionSpec()
+  if rows and _explicit_mesh(given[rows]):
+    spec = PartitionSpec(*jax.typeof(given[rows]).sharding.spec[:1])
+
+  def inside(arrays):
+    call = signature.bind(*args, **kwargs)
+    call.arguments.update(arrays)
+    return function(*call.args, **call.kwargs)
+
+  return jax.sharding.auto_axes(
+    inside, axes=mesh.explicit_axes, out_sharding=NamedSharding(mesh, spec)
+  )(arrays)
+
+
+def _explicit_mesh(x: Any) -> Any:
+  """The mesh of an array on Explicit axes; None for all else."""
+  if not isinstance(x, jax.Array):
+    return None
+  mesh = jax.typeof(x).sharding.mesh
+  return mesh if mesh.explicit_axes else None

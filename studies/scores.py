@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ncl_jax import metrics, rivals
+from ncl_jax import metrics
 from ncl_jax.evaluators import axes, feature_stats, meaning
+from ncl_jax.experiments import rivals
 from ncl_jax.report import statistics
 
 BUDGETS = (0.002, 0.005, 0.01, 0.03)  # of the energy-weighted purity

@@ -17,7 +17,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
 import jax
 import pytest
 
-from ncl_jax import compile_cache
+from ncl_jax.runtime import compile_cache
 
 jax.config.update("jax_num_cpu_devices", 8)
 compile_cache.set_up()

@@ -14,22 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from ncl_jax import (
-  checkpoint,
-  cli,
-  data,
-  distributed,
-  explorer,
-  models,
-  optimizers,
-  sharding,
-)
+from ncl_jax import cli, data, models, optimizers
 from ncl_jax import config as config_lib
-from ncl_jax import step as step_lib
 from ncl_jax.data import dsprites
 from ncl_jax.data import source as source_module
 from ncl_jax.evaluators import disentangle, pairs, program
-from ncl_jax.explorer import runs
+from ncl_jax.experiments import explorer as explorer_lib
+from ncl_jax.report import explorer
+from ncl_jax.runtime import checkpoint, distributed, sharding
+from ncl_jax.training import step as step_lib
 
 
 def small(stem, width, dtype):
@@ -89,7 +82,7 @@ def by_position():
     config, variables, 0, source, mesh, pathlib.Path()
   )
   explorer.write = lambda _, page: pages.append(page)
-  runs.explore("", sepin=True)
+  explorer_lib.explore("", sepin=True)
   (side,) = pages[0].sides
   paired = pairs.evaluate(config, variables, source, mesh)
   shown = {

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ncl_jax import writer
+from ncl_jax.runtime import jsonl
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROCESS = pathlib.Path(__file__).parent / "process.py"
@@ -73,7 +73,7 @@ def finish(running, timeout=240):
 
 def wait_for_step(running, file, step):
   """Returns once the metrics show a step; a process that has ended is an error."""
-  while not any(row["step"] >= step for row in writer.read(file)):
+  while not any(row["step"] >= step for row in jsonl.read(file)):
     for process in running:
       with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)

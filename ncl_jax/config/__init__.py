@@ -4,6 +4,15 @@ Every field exists in `fields.py` with its default; a file in `configs/` changes
 them, and what the data fill in is what `config.json` records.
 """
 
+from ncl_jax.config.build import (
+  augmentation,
+  model,
+  negatives,
+  predictor,
+  texts_cut,
+  views,
+  widths,
+)
 from ncl_jax.config.fields import (
   CHOICES,
   MAPPED,
@@ -21,15 +30,6 @@ from ncl_jax.config.keys import (
   overrides,
   put,
   to_json,
-)
-from ncl_jax.config.network import (
-  augmentation,
-  model,
-  negatives,
-  predictor,
-  texts_cut,
-  views,
-  widths,
 )
 from ncl_jax.config.resolution import resolve
 from ncl_jax.config.validation import validate

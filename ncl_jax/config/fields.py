@@ -5,8 +5,10 @@ Fields whose default is 0 or () mean "from the data": `resolve` fills them in.
 
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, families, losses, models, nonneg, vit
+from ncl_jax import checks, losses, models, nonneg
+from ncl_jax.config import methods
 from ncl_jax.errors import InputError
+from ncl_jax.models import vit
 
 METHODS = (
   "cl",
@@ -17,7 +19,7 @@ METHODS = (
   "nce_projector",
   "supcon",
   "supcon_ncl",
-  *(name + end for name in families.NAMES for end in ("", "_ncl")),
+  *(name + end for name in methods.NAMES for end in ("", "_ncl")),
 )
 # Those whose features, and class weights where there are any, pass the map.
 MAPPED = tuple(m for m in METHODS if m.startswith("nc") or m.endswith("_ncl"))
@@ -25,7 +27,7 @@ LABELLED = ("sup_con", "cross_entropy")  # losses that need labels
 VITS = ("vit_tiny", "vit_small")
 CHOICES = {
   "method": METHODS,
-  "loss.name": ("nt_xent", *LABELLED, "clip", *families.NAMES),
+  "loss.name": ("nt_xent", *LABELLED, "clip", *methods.NAMES),
   "loss.map": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
@@ -191,15 +193,15 @@ def set_method(config: ConfigDict, argument: str) -> None:
   family = method.removesuffix("_ncl")
   if family == "supcon":
     config.loss.name = "sup_con"
-  elif family in families.NAMES:
-    families.set_up(config, family)
+  elif family in methods.NAMES:
+    methods.set_up(config, family)
   elif method not in ("cl", "ncl"):
     config.loss.name = "cross_entropy"
     config.model.projector = method.endswith("_projector")
     config.data.pair_factors = ()
     config.optimizer.update(name="sgd", learning_rate=0.1, weight_decay=5e-4)
     config.augment.update(jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
-  if config.loss.name not in families.TEMPERATURE:
+  if config.loss.name not in methods.TEMPERATURE:
     config.loss.learn_temperature = False
   if method not in MAPPED:
     config.loss.map = "identity"

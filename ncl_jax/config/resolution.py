@@ -4,13 +4,13 @@ import math
 
 from ml_collections import ConfigDict
 
-from ncl_jax import paths
+from ncl_jax.config.build import model
 from ncl_jax.config.fields import CHOICES, LABELLED
 from ncl_jax.config.keys import get
-from ncl_jax.config.network import model
 from ncl_jax.config.validation import check_augment
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 
 def resolve(config: ConfigDict, source: Source) -> ConfigDict:

@@ -4,10 +4,12 @@ import math
 
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, data, families, optimizers, paths
+from ncl_jax import augment, checks, data, optimizers
+from ncl_jax.config import methods
 from ncl_jax.config.fields import CHOICES, defaults
 from ncl_jax.config.keys import get
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 
 def validate(config: ConfigDict) -> None:
@@ -90,7 +92,7 @@ def validate(config: ConfigDict) -> None:
         f"at least {lowest}"
       )
   _check_classifier(config)
-  families.check(config, defaults())
+  methods.check(config, defaults())
   if config.text.width % config.text.heads:
     raise InputError(
       f"text.width is {config.text.width}: it must be a multiple of text.heads, "

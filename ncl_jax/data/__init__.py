@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from ncl_jax import paths
 from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, suspicious, tfds
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, only_classes, stratified, subset
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 __all__ = [
   "FORMS",

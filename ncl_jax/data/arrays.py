@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ncl_jax.data import depth, npz
+from ncl_jax.data import depth
 from ncl_jax.data import labels as labels_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import UNLABELLED, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
+from ncl_jax.host import npz
 
 # Names of (train images, train labels, test images, test labels); labels are optional.
 LAYOUTS = (

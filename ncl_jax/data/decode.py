@@ -14,9 +14,9 @@ from absl import logging
 from PIL import Image, ImageFile, ImageOps
 from PIL import features as pillow_features
 
-from ncl_jax import host
 from ncl_jax.data import depth
 from ncl_jax.errors import InputError
+from ncl_jax.host import resources
 
 # What Pillow raises on files that are cut short, damaged or no images at all.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -276,7 +276,7 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
 
 def _threads() -> int:
   """A few more than cores, as some wait for the disk."""
-  return min(32, host.cores() + 4)
+  return min(32, resources.cores() + 4)
 
 
 def unreadable(paths: Sequence[str]) -> dict[str, str]:

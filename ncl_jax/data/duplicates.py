@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from ncl_jax import host
+from ncl_jax.host import resources
 
 # Every file is opened if another has its size: too long for more.
 MOST_FILES = 200_000
@@ -28,7 +28,7 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
   if len(paths) > MOST_FILES:
     return []
   groups = [list(paths)]
-  with multiprocessing.pool.ThreadPool(host.cores()) as pool:
+  with multiprocessing.pool.ThreadPool(resources.cores()) as pool:
     apply = functools.partial(pool.map, chunksize=64)
     for tell in (os.path.getsize, _tail, _digest):
       groups = [part for group in groups for part in _parts(group, tell, apply)]

@@ -7,12 +7,12 @@ import numpy as np
 
 from ncl_jax.data import arrays as arrays_lib
 from ncl_jax.data import labels as labels_lib
-from ncl_jax.data import npz
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
+from ncl_jax.host import npz
 
 KINDS = ("captions", "partners")
 

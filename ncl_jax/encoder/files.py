@@ -8,9 +8,10 @@ import numpy as np
 import safetensors
 from flax import traverse_util
 
-from ncl_jax import interop, paths
+from ncl_jax import interop
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 if TYPE_CHECKING:
   from ncl_jax.encoder.estimator import NonNegativeEncoder

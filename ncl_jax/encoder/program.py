@@ -6,11 +6,11 @@ import numpy as np
 import scipy.sparse
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, interop, paths
-from ncl_jax.data import npz
+from ncl_jax import checks, interop
 from ncl_jax.encoder.estimator import NonNegativeEncoder
 from ncl_jax.encoder.search import InvertedIndex, nearest, recall
 from ncl_jax.errors import InputError
+from ncl_jax.host import npz, paths
 
 # The settings of configs/embeddings.py; which form codes have is for the flags.
 FIELDS = tuple(sorted(NonNegativeEncoder().get_params().keys() - {"sparse_output"}))

@@ -29,9 +29,9 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
   >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), 2).tolist()
   [[1, 2]]
   """
-  items, queries = (_wide(x) for x in (items, queries))
   checks.features("items", items)
   checks.features("queries", queries)
+  items, queries = (_wide(x) for x in (items, queries))
   checks.same_width("queries", queries, "items", items)
   checks.whole("k", k, 1, len(items))
   checks.finite("items", items)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import divergence, losses, models, nonneg, numerics, optimizers
-from ncl_jax.layers import Linear
+from ncl_jax import losses, models, nonneg, numerics, optimizers
+from ncl_jax.checks import divergence
+from ncl_jax.models.layers import Linear
 
 Array = jax.Array
 

@@ -13,13 +13,13 @@ from jax.sharding import Mesh
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from ncl_jax import step as step_lib
 from ncl_jax.data import subset
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError, naming
 from ncl_jax.evaluators import program
 from ncl_jax.metrics import factors as factor_metrics
-from ncl_jax.report import drawing
+from ncl_jax.report.figures import drawing
+from ncl_jax.training import step as step_lib
 
 IMAGES = 4000
 # Of dSprites: what a positive pair need not share, so that training deletes it.

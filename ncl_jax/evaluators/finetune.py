@@ -7,10 +7,9 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import recipe as recipe_lib
-from ncl_jax import supervised
+from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators import needs, program, supervised
 
 EPOCHS = 30  # of the paper's recipe
 
@@ -21,7 +20,7 @@ def evaluate(
   source: Source,
   mesh: Mesh,
   *,
-  recipe: recipe_lib.Recipe | None = None,
+  recipe: supervised_recipe.Recipe | None = None,
   label_fraction: float = 1.0,
   folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def evaluate(
   """
   needs.need_labels(source, "finetune")
   needs.need_images(source, "finetune")
-  recipe = recipe or recipe_lib.for_stem(
+  recipe = recipe or supervised_recipe.for_stem(
     config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
   )
   trained = supervised.train(

@@ -16,10 +16,12 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checkpoint, checks, step, supervised
-from ncl_jax import recipe as recipe_lib
+from ncl_jax import checks
+from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators import needs, program, supervised
+from ncl_jax.runtime import checkpoint
+from ncl_jax.training import step
 
 PROTOCOLS = ("lbfgs", "sgd")
 SGD_EPOCHS = 50  # of the paper's recipe
@@ -40,7 +42,7 @@ def evaluate(
   *,
   protocol: str = "lbfgs",
   layers: tuple[str, ...] = program.LAYERS,
-  recipe: recipe_lib.Recipe | None = None,
+  recipe: supervised_recipe.Recipe | None = None,
   folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
   """Top-1 accuracy on the test split of a probe on each layer.
@@ -71,7 +73,7 @@ def evaluate(
     checks.choice("layer", layer, program.ALL_LAYERS)
   if protocol == "sgd":
     needs.need_images(source, "linear_probe by sgd")
-    recipe = recipe or recipe_lib.for_stem(config.model.stem, epochs=SGD_EPOCHS)
+    recipe = recipe or supervised_recipe.for_stem(config.model.stem, epochs=SGD_EPOCHS)
     return _by_sgd(recipe, config, variables, source, mesh, layers, folder)
   train = program.extract(config, variables, source, "train", mesh)
   test = program.extract(config, variables, source, "test", mesh)
@@ -102,7 +104,7 @@ def evaluate(
 
 
 def _by_sgd(
-  recipe: recipe_lib.Recipe,
+  recipe: supervised_recipe.Recipe,
   config: ConfigDict,
   variables: Any,
   source: Source,

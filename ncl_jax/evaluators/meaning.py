@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from ncl_jax import checks, metrics
+from ncl_jax import checks, metrics, numerics
 from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = 10
@@ -63,7 +63,7 @@ def statistics(
   def ewp(x, y=labels):
     return _ewp(x, y, num_classes, budget)
 
-  key, generator = jax.random.key(seed), np.random.default_rng(seed)
+  key, generator = numerics.key(seed), np.random.default_rng(seed)
   result = {}
   for name, gain_name, measure, features, y in (
     ("naming", "axis_gain", naming, both, train_labels),

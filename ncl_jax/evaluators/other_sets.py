@@ -6,8 +6,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ncl_jax import data as data_lib
-from ncl_jax import fingerprints
 from ncl_jax.data.source import Source
+from ncl_jax.training import fingerprints
 
 
 def transfer(spec: str, config: ConfigDict) -> Source:

@@ -12,11 +12,12 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import features, metrics, towers
+from ncl_jax import features, metrics
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.models import byte_tokenizer
 
 KS = (1, 5, 10)
 TOP = 8  # words and images kept of a dimension
@@ -138,7 +139,7 @@ def embed_texts(
   Raises:
     FloatingPointError: if a feature is NaN or infinite.
   """
-  tokens = towers.encode(texts, config.text.length)
+  tokens = byte_tokenizer.encode(texts, config.text.length)
   size, parts = config.eval.batch_size, []
   for start in range(0, len(tokens), size):
     rows = tokens[start : start + size]

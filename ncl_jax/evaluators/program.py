@@ -16,22 +16,17 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import (
-  checkpoint,
-  checks,
-  evaluators,
-  features,
-  fingerprints,
-  paths,
-  writer,
-)
+from ncl_jax import checks, evaluators, features
 from ncl_jax import config as config_lib
-from ncl_jax import sharding as sharding_lib
-from ncl_jax import step as step_lib
-from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Failed, InputError, Stopped
 from ncl_jax.evaluators import needs
+from ncl_jax.host import paths
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.runtime import sharding as sharding_lib
+from ncl_jax.training import fingerprints
+from ncl_jax.training import step as step_lib
+from ncl_jax.training import workdir as workdir_lib
 
 LAYERS = ("h", "f")
 ALL_LAYERS = ("h", "hidden", "z", "f")
@@ -301,11 +296,11 @@ def evaluate(program: types.ModuleType, opened: Run, **options: Any) -> dict[str
     file = opened.path / "eval" / f"{name}.jsonl"
     try:
       file.parent.mkdir(exist_ok=True)
-      writer.append(file, row)
+      jsonl.append(file, row)
     except OSError as error:
       raise Failed(
         f"the result of {name} cannot be written ({error}); it is:\n"
-        f"{json.dumps(writer.to_json(row), allow_nan=False)}"
+        f"{json.dumps(jsonl.to_json(row), allow_nan=False)}"
       ) from error
     logging.info("written to %s", file)
   return row

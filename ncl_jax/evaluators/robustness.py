@@ -8,10 +8,11 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import corruptions, supervised, writer
+from ncl_jax.data import corruptions
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, needs, other_sets, program
+from ncl_jax.evaluators import linear_probe, needs, other_sets, program, supervised
+from ncl_jax.runtime import jsonl
 
 LABEL_NOISE = (0.2, 0.4, 0.6, 0.8)
 SHOTS = (1, 5, 10)
@@ -246,7 +247,7 @@ def _measure_corruptions(
   whole = config.copy_and_resolve_references()
   whole.augment.eval_crop = 1.0  # cut before it is corrupted
   conditions = [(kind, s) for kind in kinds for s in corruptions.SEVERITIES]
-  progress = writer.Progress(len(conditions), 0, len(test))
+  progress = jsonl.Progress(len(conditions), 0, len(test))
   for done, (kind, severity) in enumerate(conditions, 1):
     images = corruptions.Corrupted(test.images, kind, severity, side, config.seed)
     split = Split(images, test.labels)

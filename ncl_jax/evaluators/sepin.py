@@ -10,10 +10,11 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, features, metrics, objective
+from ncl_jax import checks, features, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import needs, program
+from ncl_jax.training import loss as loss_lib
 
 BATCH = 256  # images that a loss compares, about
 KS = (1, 10, 100)
@@ -113,7 +114,7 @@ def _temperature(config: ConfigDict, variables: Any) -> float:
   """The temperature of training; where it was learnt, the last."""
   if callable(variables):
     return float(config.loss.temperature)
-  return float(objective.temperature(config, variables["params"]))
+  return float(loss_lib.temperature(config, variables["params"]))
 
 
 def statistics(

@@ -12,9 +12,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from ncl_jax import divergence, paths
-from ncl_jax.data import npz
+from ncl_jax.checks import divergence
 from ncl_jax.errors import InputError, naming
+from ncl_jax.host import npz, paths
 
 _TORCH = (".ckpt", ".pth", ".pt")
 FORMS = (".npz", ".safetensors", *_TORCH)

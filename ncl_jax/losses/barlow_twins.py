@@ -5,8 +5,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
-from ncl_jax.numerics import at_least_float32
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import at_least_float32, on_any_mesh
 
 EPSILON = 1e-5  # added to variances, that of BatchNorm in the released code
 

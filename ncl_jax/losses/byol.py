@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from ncl_jax.losses.similarities import check_same_shape, check_views
-from ncl_jax.numerics import l2_normalize
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 
 @on_any_mesh(rows="predictions")

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.losses import rows
 from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product, rounded
-from ncl_jax.numerics import l2_normalize
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 
 @on_any_mesh(rows="za")

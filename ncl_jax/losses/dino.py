@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import check_same_shape, check_views
-from ncl_jax.numerics import at_least_float32
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import at_least_float32, on_any_mesh
 
 
 @on_any_mesh(rows="student")

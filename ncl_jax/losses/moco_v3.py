@@ -11,8 +11,7 @@ from ncl_jax.losses.similarities import (
   product,
   rounded,
 )
-from ncl_jax.numerics import l2_normalize
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 
 @on_any_mesh(rows="queries")

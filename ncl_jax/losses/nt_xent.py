@@ -7,8 +7,7 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses import sharded, tiles, triangle
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
-from ncl_jax.numerics import reverse_mode_alone
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import on_any_mesh, reverse_mode_alone
 
 
 @on_any_mesh(rows="z")

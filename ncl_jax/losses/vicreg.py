@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses.similarities import PRECISIONS, check_pairs, product
-from ncl_jax.numerics import at_least_float32
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import at_least_float32, on_any_mesh
 
 EPSILON = 1e-4  # added to variances before the root, as in the paper
 

@@ -13,8 +13,12 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.metrics.consistency import activated
 from ncl_jax.metrics.rows import counted, labelled, nan_unless
-from ncl_jax.numerics import at_least_float32, safe_divide, undefined_is_nan
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import (
+  at_least_float32,
+  on_any_mesh,
+  safe_divide,
+  undefined_is_nan,
+)
 
 Array = jax.typing.ArrayLike
 

@@ -13,8 +13,7 @@ import numpy as np
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted, labelled, largest, nan_unless
-from ncl_jax.numerics import entropy, undefined_is_nan
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import entropy, on_any_mesh, undefined_is_nan
 
 Array = jax.typing.ArrayLike
 RULES = ("abs", "positive")

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import largest, map_rows, nan_unless, starts
-from ncl_jax.numerics import at_least_float32, l2_normalize, safe_divide
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import at_least_float32, l2_normalize, on_any_mesh, safe_divide
 
 Array = jax.typing.ArrayLike
 DISTANCES = ("cosine", "euclidean")

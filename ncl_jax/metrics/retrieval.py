@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import largest, map_rows, nan_unless
-from ncl_jax.numerics import l2_normalize, undefined_is_nan
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import l2_normalize, on_any_mesh, undefined_is_nan
 
 Array = jax.typing.ArrayLike
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted, nan_unless
-from ncl_jax.numerics import at_least_float32, l2_normalize
-from ncl_jax.sharding import on_any_mesh
+from ncl_jax.numerics import at_least_float32, l2_normalize, on_any_mesh
 
 Array = jax.typing.ArrayLike
 

@@ -4,10 +4,11 @@ import json
 import os
 from typing import Any
 
-from ncl_jax import explorer, paths, writer
-from ncl_jax.explorer import data
-from ncl_jax.report import figures, page, results, tables
+from ncl_jax.host import paths
+from ncl_jax.report import explorer, figures, json_report, page, tables
 from ncl_jax.report.comparison import Arm, Comparison, Metric
+from ncl_jax.report.explorer import data
+from ncl_jax.runtime import jsonl
 
 __all__ = ["Arm", "Comparison", "Metric", "table", "write"]
 
@@ -27,18 +28,18 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   folder = paths.local(directory)
   (folder / "figures").mkdir(parents=True, exist_ok=True)
   pictures = figures.draw(comparison)
-  report = results.document(comparison, pictures)
+  report = json_report.document(comparison, pictures)
   explorer.write(folder / page.EXPLORER, _exploration(comparison))
   images = [image for drawn in pictures for image in (drawn.wide, drawn.narrow)]
   for image in images:
-    writer.replace(folder / image.file, image.png)
+    jsonl.replace(folder / image.file, image.png)
   texts = {
     "report.json": json.dumps(report, indent=2, allow_nan=False) + "\n",
     "report.md": page.as_markdown(comparison, pictures),
     "index.html": page.as_html(comparison, pictures),
   }
   for name, text in texts.items():
-    writer.replace(folder / name, text)
+    jsonl.replace(folder / name, text)
   for name in figures.NAMES:  # what an older report drew and this one does not
     for file in (f"figures/{name}.png", f"figures/{name}_narrow.png"):
       if file not in {image.file for image in images}:

@@ -2,8 +2,9 @@
 
 import html
 
-from ncl_jax.report import drawing, statistics, tables
+from ncl_jax.report import statistics, tables
 from ncl_jax.report.comparison import Comparison
+from ncl_jax.report.figures import drawing
 from ncl_jax.report.page_style import CSS
 
 EXPLORER = "explorer.html"

@@ -21,11 +21,13 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from configs import cifar10_small
-from ncl_jax import compile_cache, metrics, train, writer
-from ncl_jax import workdir as workdir_lib
+from ncl_jax import metrics
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
 from ncl_jax.evaluators import program
+from ncl_jax.runtime import compile_cache, jsonl
+from ncl_jax.training import loop
+from ncl_jax.training import workdir as workdir_lib
 
 METHODS = ("cl", "ncl")
 RATES = (0.2, 0.4, 0.8)
@@ -57,7 +59,7 @@ def main() -> None:
   for rate in RATES:
     for method in METHODS:
       tune(method, rate, tuning, out, flags.source)
-  chosen = best(writer.read(out / "data" / "tuning.jsonl"))
+  chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
   whole = of_splits(source, split, take(split, held_out))
   for seed in SEEDS:
     for method in METHODS:
@@ -81,7 +83,7 @@ def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str)
   """Trains at a learning rate and scores it on the held-out training images."""
   file = out / "data" / "tuning.jsonl"
   key = {"method": method, "rate": rate, "seed": TUNING_SEED}
-  if any(all(row[k] == v for k, v in key.items()) for row in writer.read(file)):
+  if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
     return
   config = settings(method, name)
   config.seed = TUNING_SEED
@@ -92,21 +94,21 @@ def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str)
   path = out / "tuning" / f"{method}-rate{rate:g}"
   row: dict[str, Any] = dict(key)
   try:
-    train.train(config, path, source)
+    loop.train(config, path, source)
   except FloatingPointError as error:
     row["diverged"] = str(error)
   else:
     run = program.open_run(path, source=source)
     row |= neighbours(run, run.variables)
     row |= {f"untrained_{k}": v for k, v in neighbours(run, untrained(run)).items()}
-  writer.append(file, row | about(begun))
+  jsonl.append(file, row | about(begun))
 
 
 def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> None:
   """Trains one of the runs that the verdicts are about; scores nothing."""
   file = out / "data" / "runs.jsonl"
   key = {"method": method, "rate": rate, "seed": seed}
-  if any(all(row[k] == v for k, v in key.items()) for row in writer.read(file)):
+  if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
     return
   config = settings(method, name)
   config.seed = seed
@@ -115,12 +117,12 @@ def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> Non
   path = out / f"seed{seed}" / method
   row: dict[str, Any] = dict(key)
   try:
-    train.train(config, path, source)
+    loop.train(config, path, source)
   except FloatingPointError as error:
     row["diverged"] = str(error)
-  last = writer.read(path / "metrics.jsonl")[-1]
+  last = jsonl.read(path / "metrics.jsonl")[-1]
   row["last"] = {k: v for k, v in last.items() if isinstance(v, int | float)}
-  writer.append(file, row | about(begun))
+  jsonl.append(file, row | about(begun))
 
 
 def untrained(run: program.Run) -> Any:

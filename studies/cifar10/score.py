@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from ncl_jax import codes, compile_cache, metrics, writer
-from ncl_jax import workdir as workdir_lib
+from ncl_jax import metrics
 from ncl_jax.evaluators import linear_probe, program
+from ncl_jax.experiments import baseline_features
+from ncl_jax.runtime import compile_cache, jsonl
+from ncl_jax.training import workdir as workdir_lib
 from studies import scores
 from studies.cifar10.run import METHODS, SEEDS, settings
 
@@ -34,9 +36,7 @@ def main() -> None:
   logging.set_verbosity(logging.WARNING)
   compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
-  finished = {
-    (r["method"], r["seed"]) for r in writer.read(out / "data" / "runs.jsonl")
-  }
+  finished = {(r["method"], r["seed"]) for r in jsonl.read(out / "data" / "runs.jsonl")}
   missing = [f"{m} {s}" for s in SEEDS for m in METHODS if (m, s) not in finished]
   if missing:
     parser.error(f"runs that are not finished: {', '.join(missing)}. Repeat run.py")
@@ -56,10 +56,12 @@ def main() -> None:
         accuracy.setdefault(f"{method}_{name}", []).append(value)
     fresh = in_f(run, *both(run, program.untrained(run)))
     rows += scores.seed_rows(of["cl"], of["ncl"], fresh, labels, seed)
-    writer.write(out / "data" / "scores.jsonl", rows)
+    jsonl.write(out / "data" / "scores.jsonl", rows)
     for method in METHODS:
       kept[method].append(of[method])
-  pixels = [codes.pixels(run.config, source, s, run.mesh) for s in ("train", "test")]
+  pixels = [
+    baseline_features.pixels(run.config, source, s, run.mesh) for s in ("train", "test")
+  ]
   document = {
     "alignment": {m: scores.alignment(f, list(SEEDS)) for m, f in kept.items()},
     "accuracy": accuracy,
@@ -104,7 +106,7 @@ def on_h(train, test, labels: scores.Labels, seed: int) -> dict[str, float]:
 
 def tables(folder: pathlib.Path) -> list[str]:
   """The README's table, gate and verdicts, from the data."""
-  rows = writer.read(folder / "scores.jsonl")
+  rows = jsonl.read(folder / "scores.jsonl")
   document = json.loads((folder / "scores.json").read_text())
   accuracy = document["accuracy"]
   cl = float(np.mean(accuracy["cl_neighbours_h"]))

@@ -18,8 +18,9 @@ from absl import logging
 from benchmarks import measure
 from benchmarks.measure import table
 from configs import pairs as pairs_config
-from ncl_jax import compile_cache, train, writer
 from ncl_jax.evaluators import pairs, program
+from ncl_jax.runtime import compile_cache, jsonl
+from ncl_jax.training import loop
 
 # File of studies.emoji.make_data -> the two towers' names in the result.
 KINDS = {"text": ("image", "text"), "drawers": ("image", "partner")}
@@ -78,7 +79,7 @@ def fit(kind: str, method: str, seed: int, out: pathlib.Path, flags) -> pathlib.
   if kind == "drawers":
     config.loss.name = "nt_xent"
     config.loss.learn_temperature = False
-  return train.train(config, out / f"{kind}-{method}-seed{seed}")
+  return loop.train(config, out / f"{kind}-{method}-seed{seed}")
 
 
 def result(run: pathlib.Path) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def result(run: pathlib.Path) -> dict[str, Any]:
   file = run / "eval" / "pairs.jsonl"
   if not file.exists():
     program.run(pairs, run)
-  return writer.read(file)[-1]
+  return jsonl.read(file)[-1]
 
 
 def numbers(towers: tuple[str, str], row: dict[str, Any]) -> dict[str, float]:

@@ -24,14 +24,18 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from configs import fashion_mnist
-from ncl_jax import codes, compile_cache, families, features, metrics, train, writer
-from ncl_jax import workdir as workdir_lib
+from ncl_jax import features, metrics
+from ncl_jax.config import methods
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
 from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.experiments import baseline_features
+from ncl_jax.runtime import compile_cache, jsonl
+from ncl_jax.training import loop
+from ncl_jax.training import workdir as workdir_lib
 from studies.families.tables import WIDTH, best, tables
 
-METHODS = ("cl", "ncl", *(n + end for n in families.NAMES for end in ("", "_ncl")))
+METHODS = ("cl", "ncl", *(n + end for n in methods.NAMES for end in ("", "_ncl")))
 HELD_OUT = 5000  # training images that choose the learning rate
 
 
@@ -89,7 +93,7 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   config.model.projector_hidden = config.model.projector_out = WIDTH
   if config.loss.name == "dino":
     config.loss.prototypes = WIDTH
-  if config.loss.name in families.MOMENTUM:
+  if config.loss.name in methods.MOMENTUM:
     config.loss.momentum = flags.momentum
   config.train.batch_size = flags.batch
   config.train.epochs = config.train.checkpoint_every_epochs = flags.epochs
@@ -137,7 +141,7 @@ def measured(
   config.optimizer.learning_rate = rate
   row = {"cell": cell, "learning rate": rate, "seed": seed}
   try:
-    run = train.train(config, file.with_suffix(""), source)
+    run = loop.train(config, file.with_suffix(""), source)
     row |= look(program.open_run(run, source=source), flags.labelled)
   except FloatingPointError:
     row["diverged"] = True
@@ -154,7 +158,7 @@ def look(run: program.Run, labelled: int) -> dict[str, float]:
   sources = {
     "h": run.variables,
     "untrained": program.untrained(run),
-    "pixels": codes.pixels,
+    "pixels": baseline_features.pixels,
   }
   row = {}
   for name, variables in sources.items():
@@ -171,7 +175,7 @@ def look(run: program.Run, labelled: int) -> dict[str, float]:
       for layer in ("h", "f"):
         found = statistics_of(config, test, layer)
         row |= {f"{key}, {layer}": value for key, value in found.items()}
-  rows = [r for r in writer.read(run.path / "metrics.jsonl") if "loss" in r]
+  rows = [r for r in jsonl.read(run.path / "metrics.jsonl") if "loss" in r]
   last = [r for r in rows if "epoch_live_dimensions" in r]
   row["loss"] = rows[-1]["loss"]
   row["loss, collapsed"] = collapsed_loss(config)

@@ -15,7 +15,7 @@ import numpy as np
 from ncl_jax import nonneg
 from ncl_jax.errors import InputError
 from ncl_jax.report.statistics import Difference, paired_difference
-from ncl_jax.report.sweep_tables import number
+from ncl_jax.report.sweep import number
 
 MARGIN = 0.005  # half a point, of a share
 SEEDS = 5

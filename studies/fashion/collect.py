@@ -16,9 +16,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import workdir as workdir_lib
-from ncl_jax import writer
 from ncl_jax.errors import InputError
+from ncl_jax.runtime import jsonl
+from ncl_jax.training import workdir as workdir_lib
 
 # What does not differ between lines, or is looked up by nobody.
 LEFT_OUT = frozenset({"settings", "versions", "program", "grid", "grid_euclidean"})
@@ -44,10 +44,10 @@ def main() -> None:
   out.mkdir(parents=True, exist_ok=True)
   if flags.compare:
     commits = dict(zip(flags.compare, flags.commit, strict=True))
-    writer.write(out / "compare.jsonl", comparison(commits))
+    jsonl.write(out / "compare.jsonl", comparison(commits))
   for folder in flags.sweeps:
     name = pathlib.Path(folder).name
-    writer.write(out / f"{name}.jsonl", sweep(folder, flags.commit[0]))
+    jsonl.write(out / f"{name}.jsonl", sweep(folder, flags.commit[0]))
   print(f"written: {out}")
 
 
@@ -63,7 +63,7 @@ def comparison(commits: dict[str, str]) -> list[dict[str, Any]]:
   """
   found: dict[tuple[int, str], dict[str, Any]] = {}
   for folder, commit in commits.items():
-    rows = writer.read(pathlib.Path(folder) / "measured.jsonl")
+    rows = jsonl.read(pathlib.Path(folder) / "measured.jsonl")
     if not rows:
       raise InputError(f"{folder} has no results in measured.jsonl")
     for row in rows:
@@ -76,7 +76,7 @@ def comparison(commits: dict[str, str]) -> list[dict[str, Any]]:
     run = pathlib.Path(next(iter(commits))) / f"seed{seed}" / arm
     if (run / "config.json").exists():
       line["changed"] = changed(workdir_lib.read_config(run))
-      line["speed"] = writer.read(run / "speed.jsonl")
+      line["speed"] = jsonl.read(run / "speed.jsonl")
     lines.append(line | {"results": results})
   return lines
 
@@ -93,7 +93,7 @@ def sweep(workdir: str, commit: str) -> list[dict[str, Any]]:
   """
   root = pathlib.Path(workdir)
   lines = []
-  for row in writer.read(root / "sweep.jsonl"):
+  for row in jsonl.read(root / "sweep.jsonl"):
     line = shortened(row) | {"settings": row["settings"], "commit": commit}
     if (root / row["cell"] / "config.json").exists():
       line["changed"] = changed(workdir_lib.read_config(root / row["cell"]))

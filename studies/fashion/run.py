@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks import measure
 from benchmarks.measure import table as markdown
-from ncl_jax import writer
 from ncl_jax.errors import InputError
 from ncl_jax.report import statistics
-from ncl_jax.report.sweep_tables import number
+from ncl_jax.report.sweep import number
+from ncl_jax.runtime import jsonl
 from studies.fashion.claims import Claim, claims, map_claims, temperature_claim
 from studies.fashion.rows import (
   ACCURACY,
@@ -63,7 +63,7 @@ def blocks(folder: pathlib.Path) -> dict[str, list[str]]:
   """Name of a place in the page -> its table in Markdown."""
   arms = results(folder)
   sweeps = {
-    name: writer.read(folder / f"{name}.jsonl")
+    name: jsonl.read(folder / f"{name}.jsonl")
     for name in SWEEPS
     if (folder / f"{name}.jsonl").exists()
   }
@@ -94,7 +94,7 @@ def results(folder: pathlib.Path) -> Results:
     InputError: if the folder has none.
   """
   found: Results = {}
-  lines = writer.read(folder / "compare.jsonl")
+  lines = jsonl.read(folder / "compare.jsonl")
   if not lines:
     raise InputError(f"{folder / 'compare.jsonl'}: there are no results")
   for line in sorted(lines, key=lambda line: line["seed"]):
@@ -226,7 +226,7 @@ def curve(arms: Results) -> list[str]:
 def cost(folder: pathlib.Path) -> list[str]:
   """What a training took: each seed's step, the rest medians over seeds."""
   rows = []
-  lines = sorted(writer.read(folder / "compare.jsonl"), key=lambda line: line["seed"])
+  lines = sorted(jsonl.read(folder / "compare.jsonl"), key=lambda line: line["seed"])
   for arm in ("cl", "ncl"):
     speed = [line["speed"][-1] for line in lines if line["arm"] == arm]
     steps = [x["step_seconds"] for x in speed]

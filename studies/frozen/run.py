@@ -20,17 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from ncl_jax import (
-  augment,
-  compile_cache,
-  features,
-  losses,
-  metrics,
-  models,
-  optimizers,
-  writer,
-)
+from ncl_jax import augment, features, losses, metrics, models, optimizers
 from ncl_jax.data.subset import stratified
+from ncl_jax.runtime import compile_cache, jsonl
 from studies import scores
 from studies.frozen import efficientnet
 
@@ -89,7 +81,7 @@ def main() -> None:
     elif stage == "tune":
       tune(out, labels[rows], labels[rest])
     elif stage == "train":
-      chosen = best(writer.read(out / "data" / "tuning.jsonl"))
+      chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
       for seed in SEEDS:
         for method in METHODS:
           fitted(out, method, chosen[method], seed)
@@ -201,13 +193,13 @@ def tune(out: pathlib.Path, labels: np.ndarray, held_labels: np.ndarray) -> None
   for rate in RATES:
     for method in METHODS:
       key = {"method": method, "rate": rate, "seed": TUNING_SEED}
-      if any(all(row[k] == v for k, v in key.items()) for row in writer.read(file)):
+      if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
         continue
       params, loss = fit(method, rate, TUNING_SEED, views)
       bank, asked = (embedded(params, method, h) for h in (train, held))
       guess = metrics.knn_predict(bank, labels, asked, 1 + int(labels.max()))
       hits = float(np.mean(np.asarray(guess) == held_labels))
-      writer.append(file, key | {"loss": loss, "neighbours_f": hits})
+      jsonl.append(file, key | {"loss": loss, "neighbours_f": hits})
 
 
 def best(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -233,7 +225,7 @@ def fitted(out: pathlib.Path, method: str, rate: float, seed: int) -> Any:
     np.savez(draft, *jax.tree.leaves(params))
     draft.replace(file)
     row = {"method": method, "rate": rate, "seed": seed, "loss": loss}
-    writer.append(out / "data" / "runs.jsonl", row)
+    jsonl.append(out / "data" / "runs.jsonl", row)
   with np.load(file) as arrays:
     return jax.tree.unflatten(tree, [arrays[f"arr_{i}"] for i in range(len(leaves))])
 
@@ -242,7 +234,7 @@ def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> No
   """Measures all runs on the test images and writes the verdicts."""
   h = {name: loaded(out / name) for name in ("train", "test")}
   classes = scores.Labels(train_labels, labels, 1 + int(train_labels.max()))
-  chosen = best(writer.read(out / "data" / "tuning.jsonl"))
+  chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
   rows: list[dict[str, Any]] = []
   runs: dict[str, list[scores.Features]] = {method: [] for method in METHODS}
   for seed in SEEDS:
@@ -260,7 +252,7 @@ def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> No
       *(embedded(fresh, "ncl", h[name]) for name in ("train", "test"))
     )
     rows += scores.seed_rows(of["cl"], of["ncl"], untrained, classes, seed)
-    writer.write(out / "data" / "scores.jsonl", rows)
+    jsonl.write(out / "data" / "scores.jsonl", rows)
   aligned = {
     method: scores.alignment(found, list(SEEDS)) for method, found in runs.items()
   }
@@ -278,7 +270,7 @@ def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> No
 
 def tables(folder: pathlib.Path) -> list[str]:
   """The README's table and verdicts, from the data."""
-  rows = writer.read(folder / "scores.jsonl")
+  rows = jsonl.read(folder / "scores.jsonl")
   document = json.loads((folder / "scores.json").read_text())
   aligned = ", ".join(
     f"{method.upper()} {np.mean(values):.3f}"

@@ -23,9 +23,11 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from benchmarks.measure import ROOT, machine
 from configs import digits
-from ncl_jax import codes, compile_cache, fingerprints, ledger, train
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.experiments import baseline_features, result_cache
+from ncl_jax.runtime import compile_cache
+from ncl_jax.training import fingerprints, loop
 from studies.harder import meaning, sets
 from studies.harder.tables import SETS, tables
 
@@ -65,7 +67,7 @@ def measured(
   """What the file of a set holds: its rows, and the config of the last run."""
   rows: list[dict[str, Any]] = []
   config: dict[str, Any] = {}
-  known = ledger.Ledger(out / "measured.jsonl")
+  known = result_cache.Ledger(out / "measured.jsonl")
   for seed in seeds:
     cl, ncl = (
       opened(name, fit(name, method, seed, out, flags)) for method in ("cl", "ncl")
@@ -115,7 +117,7 @@ def fit(
   config.train.epochs = 8
   config.train.checkpoint_every_epochs = 4
   config.optimizer.warmup_epochs = 1.0
-  return train.train(config, out / f"{name}-{method}-seed{seed}")
+  return loop.train(config, out / f"{name}-{method}-seed{seed}")
 
 
 def opened(name: str, run: pathlib.Path) -> program.Run:
@@ -137,7 +139,7 @@ def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any
   seed = ncl.config.seed
   mapped = ncl.config.loss.map
   fresh = program.untrained(ncl)
-  pixels = codes.fitted(codes.pixels, "pca", cl)
+  pixels = baseline_features.fitted(baseline_features.pixels, "pca", cl)
   arms = {
     "CL": (cl.config, cl.variables, "identity"),
     "NCL": (ncl.config, ncl.variables, mapped),

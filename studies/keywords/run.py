@@ -20,8 +20,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmarks import measure
 from benchmarks.measure import table
 from configs import texts as texts_config
-from ncl_jax import compile_cache, metrics, train
+from ncl_jax import metrics
 from ncl_jax.evaluators import pairs as evaluator
+from ncl_jax.runtime import compile_cache
+from ncl_jax.training import loop
 from studies.emoji import run as pairs
 
 SIDES = ("text", "caption")
@@ -70,7 +72,7 @@ def fit(
   config.train.checkpoint_every_epochs = 5
   # On one device no core waits for another.
   config.train.cpu_devices = 1
-  return train.train(config, out / f"{method}-seed{seed}")
+  return loop.train(config, out / f"{method}-seed{seed}")
 
 
 def words_in_common(data: pathlib.Path) -> dict[str, float]:

@@ -20,11 +20,12 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from benchmarks.measure import table
 from configs import fashion_mnist
-from ncl_jax import compile_cache, train, writer
-from ncl_jax import workdir as workdir_lib
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import divide
-from ncl_jax.report import classifiers, drawing
+from ncl_jax.report.figures import classifiers, drawing
+from ncl_jax.runtime import compile_cache, jsonl
+from ncl_jax.training import loop
+from ncl_jax.training import workdir as workdir_lib
 
 METHODS = {
   "ce": "CE",
@@ -65,7 +66,7 @@ def main() -> None:
       ]
       panels[origin][label] = [classifiers.curve(run) for run in runs]
       seconds[origin, method] = statistics.median(
-        writer.read(run / "speed.jsonl")[-1]["step_seconds"] for run in runs
+        jsonl.read(run / "speed.jsonl")[-1]["step_seconds"] for run in runs
       )
     references = {label: label.replace("NCE", "CE") for label in METHODS.values()}
     rows += [
@@ -96,7 +97,7 @@ def live(out: pathlib.Path) -> dict[str, int | None]:
   """Dimensions of f that some image of the last epoch activated: run -> number."""
   found = {}
   for file in sorted(out.rglob("metrics.jsonl")):
-    rows = [row.get("epoch_live_dimensions") for row in writer.read(file)]
+    rows = [row.get("epoch_live_dimensions") for row in jsonl.read(file)]
     seen = [row for row in rows if row is not None]
     found[str(file.parent.relative_to(out))] = seen[-1] if seen else None
   return found
@@ -179,11 +180,11 @@ def fit(
   if origin == "finetuned":
     before = base("ncl", flags)
     before.seed = seed
-    start = train.train(before, out / f"ncl-seed{seed}", source)
+    start = loop.train(before, out / f"ncl-seed{seed}", source)
     config.train.init_from = str(start)
   rate, scale = settings
   name = f"{origin.replace(' ', '-')}-{method}-{rate:g}-{scale:g}-seed{seed}"
-  return train.train(config, out / name, source)
+  return loop.train(config, out / name, source)
 
 
 def tune(

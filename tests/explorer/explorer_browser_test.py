@@ -11,8 +11,8 @@ import explorer_example as example
 import numpy as np
 import pytest
 
-from ncl_jax import explorer
-from ncl_jax.explorer import data
+from ncl_jax.report import explorer
+from ncl_jax.report.explorer import data
 
 pytestmark = pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium here")
 

@@ -6,7 +6,7 @@ import pytest
 from sklearn.neighbors import NearestNeighbors
 
 from ncl_jax import metrics
-from ncl_jax.explorer import Exploration, Side, data
+from ncl_jax.report.explorer import Exploration, Side, data
 
 LABELS, DENSE, SPARSE = example.codes()
 LABELS = np.where(np.arange(40) % 9 == 8, -1, LABELS)

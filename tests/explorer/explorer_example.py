@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ncl_jax.explorer import Exploration, Side
+from ncl_jax.report.explorer import Exploration, Side
 
 NAMES = ("\"quoted\" 'shoe'", "<script>alert(1)</script>", "שלום עולם", "猫 & dog")
 TITLE = '<Shoes> & "shirts" שלום'

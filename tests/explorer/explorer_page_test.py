@@ -12,8 +12,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from ncl_jax import explorer
-from ncl_jax.explorer import data, page, thumbnails
+from ncl_jax.report import explorer
+from ncl_jax.report.explorer import data, page, thumbnails
 
 
 class Scripts(html.parser.HTMLParser):
@@ -161,7 +161,7 @@ def test_partners_stand_behind_the_images():
 def test_every_file_of_the_page_is_installed_with_the_package():
   root = pathlib.Path(explorer.__file__).parents[2]
   project = tomllib.loads((root / "pyproject.toml").read_text())
-  listed = project["tool"]["setuptools"]["package-data"]["ncl_jax.explorer"]
+  listed = project["tool"]["setuptools"]["package-data"]["ncl_jax.report.explorer"]
   folder = root / "ncl_jax" / "explorer"
   found = {file.name for file in folder.iterdir() if file.is_file()}
   assert set(listed) == {name for name in found if not name.endswith(".py")}

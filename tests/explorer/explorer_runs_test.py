@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import tiny
 
-from ncl_jax import metrics, train
+from ncl_jax import metrics
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program, sepin
-from ncl_jax.explorer import data, runs
-from ncl_jax.report import figures, figures_runs
-from ncl_jax.report import runs as figure_runs
+from ncl_jax.experiments import explorer as explorer_lib
+from ncl_jax.experiments import figures as figures_lib
+from ncl_jax.report import figures
+from ncl_jax.report.explorer import data
+from ncl_jax.report.figures import runs as runs_lib
+from ncl_jax.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +27,7 @@ def workdir(tmp_path_factory, two_blocks):
   config.data.source = f"arrays:{tiny.npz(folder / 'tiny.npz')}"
   config.train.epochs = 2
   config.optimizer.warmup_epochs = 1.0
-  return train.train(config, folder / "pair" / "ncl", tiny.source())
+  return loop.train(config, folder / "pair" / "ncl", tiny.source())
 
 
 def read(path):
@@ -40,7 +43,7 @@ def array(packed):
 
 
 def test_two_sides_of_a_run(workdir, tmp_path):
-  path = runs.explore(workdir, workdir, out=tmp_path / "e.html", sepin=True)
+  path = explorer_lib.explore(workdir, workdir, out=tmp_path / "e.html", sepin=True)
   content = read(path)
   assert content["images"] == 21 and content["note"] == ""
   assert content["classes"] == ["0", "1"]
@@ -73,13 +76,13 @@ def test_sepin_of_each_dimension_is_that_of_the_program(workdir):
 
 def test_of_a_large_set_some_images_are_shown(workdir, monkeypatch):
   monkeypatch.setattr(data, "IMAGES", 10)
-  content = read(runs.explore(workdir))
+  content = read(explorer_lib.explore(workdir))
   assert content["images"] == 10
   assert content["note"] == "10 of 21 test images"
   assert [side["label"] for side in content["sides"]] == ["NCL"]
   assert "sepin" not in content["sides"][0]["arrays"]
   # Which, does not depend on the call.
-  assert content == read(runs.explore(workdir, out=workdir / "again.html"))
+  assert content == read(explorer_lib.explore(workdir, out=workdir / "again.html"))
   assert (workdir / "explorer.html").is_file()
 
 
@@ -90,7 +93,7 @@ def test_runs_of_other_data_are_refused(workdir, tmp_path):
   (other / "config.json").write_text(text.replace("tiny.npz", "moved.npz"))
   (other / "checkpoints").symlink_to(workdir / "checkpoints")
   with pytest.raises(InputError, match=r"of different data: .*tiny.*moved"):
-    runs.explore(workdir, other)
+    explorer_lib.explore(workdir, other)
   assert not (other / "explorer.html").exists()
 
 
@@ -98,14 +101,14 @@ def test_runs_of_other_data_are_refused(workdir, tmp_path):
 def test_figures_of_two_runs_as_png_and_svg(workdir, tmp_path, monkeypatch, tested):
   compared = []
   monkeypatch.setattr(figures, "draw", lambda c: compared.append(c) or ())
-  monkeypatch.setattr(figures_runs, "map_of", lambda x, seed: x[:, :2])
+  monkeypatch.setattr(runs_lib, "map_of", lambda x, seed: x[:, :2])
   method, other = (
     shutil.copytree(workdir, tmp_path / "pair" / name) for name in ("ncl", "other")
   )
   for path in (method, other):
     with (path / "metrics.jsonl").open("a") as file:
       file.write('{"step": 6, "test_top1": 0.5}\n' * tested)
-  files = figure_runs.draw(method, other, tmp_path / "figures")
+  files = figures_lib.draw(method, other, tmp_path / "figures")
   names = ["activations", "maps", *["classifiers"] * tested]
   assert [file.name for file in files] == [
     f"{name}.{form}" for name in names for form in ("png", "svg")

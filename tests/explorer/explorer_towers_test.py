@@ -9,10 +9,13 @@ import tiny
 from explorer_runs_test import array, read
 
 from ncl_jax import config as config_lib
-from ncl_jax import nonneg, numerics, sharding, towers
-from ncl_jax import step as step_lib
+from ncl_jax import nonneg, numerics
 from ncl_jax.evaluators import program
-from ncl_jax.explorer import data, runs
+from ncl_jax.experiments import explorer as explorer_lib
+from ncl_jax.models import byte_tokenizer
+from ncl_jax.report.explorer import data
+from ncl_jax.runtime import sharding
+from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -56,14 +59,14 @@ def open_run(opened, monkeypatch):
 
 def features(run, texts):
   """Of texts, all at once and by hand."""
-  tokens = towers.encode(texts, 20)
+  tokens = byte_tokenizer.encode(texts, 20)
   apply = jax.jit(config_lib.model(run.config).apply, static_argnames="method")
   z = apply(run.variables, tokens, method="embed_text")[2]
   return np.asarray(numerics.l2_normalize(nonneg.relu(z)))
 
 
 def test_words_and_captions_of_each_dimension(opened, tmp_path):
-  file = runs.explore("clip", out=tmp_path / "e.html")
+  file = explorer_lib.explore("clip", out=tmp_path / "e.html")
   assert file.read_text("utf-8").count("</script>") == 3
   content = read(file)
   words = ["half", "lower", "script", "the", "upper"]
@@ -84,7 +87,7 @@ def test_words_and_captions_of_each_dimension(opened, tmp_path):
 
 
 def test_both_pictures_of_pairs_of_images(opened, tmp_path):
-  content = read(runs.explore("nt_xent", out=tmp_path / "e.html"))
+  content = read(explorer_lib.explore("nt_xent", out=tmp_path / "e.html"))
   assert content["partners"] and content["words"] == []
   assert content["captions"] == sorted(CAPTIONS)  # they name the images
   run = opened["nt_xent"]
@@ -104,7 +107,7 @@ def test_both_pictures_of_pairs_of_images(opened, tmp_path):
 
 def test_a_run_of_texts_beside_one_of_images(opened, tmp_path):
   """Each side shows what its own other tower saw."""
-  content = read(runs.explore("clip", "nt_xent", out=tmp_path / "e.html"))
+  content = read(explorer_lib.explore("clip", "nt_xent", out=tmp_path / "e.html"))
   images, texts = (side["arrays"] for side in content["sides"])
   assert "top_partners" in images and "top_words" not in images
   assert "top_words" in texts and "top_partners" not in texts

@@ -7,7 +7,9 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from ncl_jax import config as config_lib
-from ncl_jax import losses, objective, pair_loss
+from ncl_jax import losses
+from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import pair_loss
 
 N, D = 6, 4
 LABELS = jnp.array([0, 1, 0, 2, -1, 1])
@@ -36,7 +38,7 @@ def prototypes(f, keys):
 def penalty(z, _):
   config = config_lib.defaults()
   config.loss.l1 = 0.1
-  return objective.penalty(config, z)
+  return loss_lib.penalty(config, z)
 
 
 # Of features z [N, 2, D] and of others of the same shape, the second input.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ncl_jax.errors import InputError
-from ncl_jax.report import classifiers
+from ncl_jax.report.figures import classifiers
 
 CE = [[(10, 0.2), (20, 0.5), (30, 0.8)], [(10, 0.1), (20, 0.3), (30, 0.6)]]
 NCE = [[(10, 0.4), (20, 0.7), (30, 0.7)], [(10, 0.4), (20, 0.6), (30, 0.6)]]

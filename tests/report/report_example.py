@@ -5,7 +5,8 @@ import functools
 
 import numpy as np
 
-from ncl_jax.report import Arm, Comparison, Metric, drawing, figures
+from ncl_jax.report import Arm, Comparison, Metric, figures
+from ncl_jax.report.figures import drawing
 
 NAN = float("nan")
 

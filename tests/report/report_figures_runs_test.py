@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import report_example as example
 
-from ncl_jax.report import drawing, figures_runs
+from ncl_jax.report.figures import drawing, runs
 
 
 def draw(function, *arguments):
@@ -18,7 +18,7 @@ def draw(function, *arguments):
 
 def test_activations_are_a_histogram_of_the_values():
   comparison = example.make()
-  picture, figure = draw(figures_runs.activations, comparison)
+  picture, figure = draw(runs.activations, comparison)
   for ax, arm in zip(figure.axes, comparison.arms, strict=False):
     f = arm.features
     zero = 100 * np.mean(np.abs(f) < 1e-5)
@@ -36,7 +36,7 @@ def test_dead_features_have_a_histogram_too():
   dead = example.with_arms(
     example.make(), features=lambda arm: np.zeros_like(arm.features)
   )
-  picture, _ = draw(figures_runs.activations, dead)
+  picture, _ = draw(runs.activations, dead)
   assert "NCL: 100.0 % of the values are zero" in picture.description
 
 
@@ -44,24 +44,24 @@ def test_a_map_keeps_neighbours_together():
   rng = np.random.default_rng(0)
   labels = np.arange(60) % 3
   x = np.eye(8)[labels] + 0.05 * rng.normal(size=(60, 8))
-  xy = figures_runs.map_of(x, seed=0)
+  xy = runs.map_of(x, seed=0)
   distance = np.linalg.norm(xy[:, None] - xy[None], axis=-1)
   np.fill_diagonal(distance, np.inf)
   assert (labels[distance.argmin(axis=1)] == labels).all()
-  np.testing.assert_array_equal(figures_runs.map_of(x, seed=0), xy)
+  np.testing.assert_array_equal(runs.map_of(x, seed=0), xy)
 
 
 @pytest.mark.parametrize("rows", [5, 40])
 def test_a_map_of_equal_rows(rows):
-  assert np.isfinite(figures_runs.map_of(np.zeros((rows, 6)), seed=0)).all()
+  assert np.isfinite(runs.map_of(np.zeros((rows, 6)), seed=0)).all()
 
 
 def test_maps_show_each_image_in_its_class(monkeypatch):
   labels = np.arange(20) % 5 - 1
   comparison = dataclasses.replace(example.make(), labels=labels)
   x = np.random.default_rng(0).normal(size=(20, 2))
-  monkeypatch.setattr(figures_runs, "map_of", lambda x, seed: x)
-  picture, figure = draw(figures_runs.maps, comparison, [("$h$", x), ("f", -x)])
+  monkeypatch.setattr(runs, "map_of", lambda x, seed: x)
+  picture, figure = draw(runs.maps, comparison, [("$h$", x), ("f", -x)])
   assert [ax.get_title(loc="left") for ax in figure.axes] == [r"\$h\$", "f"]
   for sign, ax in zip((1, -1), figure.axes, strict=True):
     # First the unlabelled, then class by class.
@@ -80,17 +80,17 @@ def test_the_selection_curve_is_the_programs():
 
   result = {"curve": [row(4, 0.5), row(8, 0.6), row(16, 0.7)]}
   comparison = example.make()
-  picture, figure = draw(figures_runs.selection_curve, comparison, [None, result])
+  picture, figure = draw(runs.selection_curve, comparison, [None, result])
   lines = figure.axes[0].lines
   assert [list(line.get_xdata()) for line in lines] == [[4, 8, 16]] * 3
   for i, line in enumerate(lines):
     np.testing.assert_allclose(line.get_ydata(), [50 + i, 60 + i, 70 + i])
   assert "NCL 70.0 % with all 16" in picture.description
-  assert draw(figures_runs.selection_curve, comparison, [None, None])[0] is None
+  assert draw(runs.selection_curve, comparison, [None, None])[0] is None
 
 
 def test_svg_is_whole_and_the_same_each_time():
-  picture, _ = draw(figures_runs.activations, example.make())
+  picture, _ = draw(runs.activations, example.make())
   svg = drawing.as_svg(picture)
   root = xml.etree.ElementTree.fromstring(svg)
   assert root.tag.endswith("svg")

@@ -11,13 +11,19 @@ import report_example as example
 from matplotlib.colors import to_rgb
 
 from ncl_jax import metrics
-from ncl_jax.report import (
+from ncl_jax.report import figures
+from ncl_jax.report.figures import (
   drawing,
-  figures,
-  figures_features,
-  figures_images,
-  figures_results,
-  figures_runs,
+  results,
+)
+from ncl_jax.report.figures import (
+  features as features_lib,
+)
+from ncl_jax.report.figures import (
+  images as images_lib,
+)
+from ncl_jax.report.figures import (
+  runs as runs_lib,
 )
 
 
@@ -78,7 +84,7 @@ def test_every_figure_is_a_readable_png(pictures, name):
 
 
 def test_the_same_numbers_give_the_same_bytes(pictures):
-  again = draw(figures_results.accuracy, example.make())
+  again = draw(results.accuracy, example.make())
   assert again == pictures["accuracy"]
 
 
@@ -102,7 +108,7 @@ def test_bars_start_at_zero():
       for i, key in enumerate(("sparsity", "purity"))
     },
   )
-  image = draw(figures_results.interpretability, comparison).wide
+  image = draw(results.interpretability, comparison).wide
   cl = longest_runs(close_to(image, drawing.BASELINE))[-2:]  # before: the legend
   ncl = longest_runs(close_to(image, drawing.METHOD))[-2:]
   unit = cl[0] / 0.2
@@ -150,7 +156,7 @@ def test_frames_tell_majority_from_others():
   unlabelled = dataclasses.replace(comparison, labels=np.full(5, -1))
   framed = {}
   for name, case in (("both", comparison), ("same", same), ("none", unlabelled)):
-    image = draw(figures_images.top_images, case).wide
+    image = draw(images_lib.top_images, case).wide
     framed[name] = [
       close_to(image, color, 12).any() for color in (drawing.AGREES, drawing.DIFFERS)
     ]
@@ -164,7 +170,7 @@ def test_images_are_enlarged_without_blur():
   comparison = example.make(
     labels=np.full(20, -1), images=np.repeat(chequered[None], 20, axis=0)
   )
-  shown = pixels(draw(figures_images.top_images, comparison).wide)
+  shown = pixels(draw(images_lib.top_images, comparison).wide)
   is_red = (shown == red).all(-1)
   is_blue = (shown == blue).all(-1)
   mixed = (shown[..., 0] > 40) & (shown[..., 2] > 40) & (shown[..., 1] < 20)
@@ -178,7 +184,7 @@ def test_heat_map_shows_the_sign_of_the_correlation():
   f = np.zeros((20, 3), np.float32)
   f[:10, 0], f[:10, 1], f[10:, 2] = 1, -1, 1
   comparison = example.with_arms(example.make(), features=lambda _: f)
-  image = draw(figures_features.correlation, comparison).wide
+  image = draw(features_lib.correlation, comparison).wide
   scale = matplotlib.colormaps["RdBu_r"]
   red, blue, white = (close_to(image, scale(x)[:3], 2).sum() for x in (1.0, 0.0, 0.5))
   # Of nine squares 3 are on the diagonal, 2 are opposite, 4 orthogonal.
@@ -193,24 +199,24 @@ def test_curves_run_over_epochs_where_these_tell_rows_apart(every, axis):
   comparison = example.with_arms(
     example.make(), curve=lambda arm: example.curve(2.0, every) if arm.curve else ()
   )
-  picture = draw(figures_results.curves, comparison)
+  picture = draw(results.curves, comparison)
   assert f"line charts over {axis}" in picture.description
 
 
 def test_curves_show_what_was_logged():
-  full = draw(figures_results.curves, example.make())
+  full = draw(results.curves, example.make())
   assert full.description.startswith("4 line charts")
   only_loss = example.with_arms(
     example.make(), curve=lambda arm: ({"step": 1, "loss": 2.0},) if arm.curve else ()
   )
-  assert draw(figures_results.curves, only_loss).description.startswith("1 line chart")
+  assert draw(results.curves, only_loss).description.startswith("1 line chart")
   untrained = example.with_arms(example.make(), curve=lambda _: ())
-  assert draw(figures_results.curves, untrained) is None
+  assert draw(results.curves, untrained) is None
 
 
 @pytest.mark.parametrize("name", ["interpretability", "accuracy"])
 def test_figures_of_shares_need_a_number(name):
-  function = getattr(figures_results, name)
+  function = getattr(results, name)
   assert draw(function, example.make(metrics=())) is None
   missing = example.with_arms(
     example.make(),
@@ -222,7 +228,7 @@ def test_figures_of_shares_need_a_number(name):
 def test_the_users_matplotlib_settings_neither_matter_nor_change(pictures):
   with matplotlib.rc_context({"font.size": 30, "figure.facecolor": "red"}):
     before = dict(matplotlib.rcParams)
-    again = draw(figures_results.accuracy, example.make())
+    again = draw(results.accuracy, example.make())
     assert dict(matplotlib.rcParams) == before
   assert again.wide.png == pictures["accuracy"].wide.png
 
@@ -242,12 +248,12 @@ def test_figures_count_as_active_what_the_numbers_do():
   )
   live = (np.abs(comparison.method.features) > 0.5).any(axis=0).sum()
   assert live != (np.abs(comparison.method.features) > 1e-5).any(axis=0).sum()
-  picture = draw(figures_features.expected_activation, comparison)
+  picture = draw(features_lib.expected_activation, comparison)
   assert f"NCL: {live} of 12 dimensions are live" in picture.description
   for function, says in (
-    (figures_features.expected_activation, "(|f| > 0.5)"),
-    (figures_images.top_images, "(only values above 0.5)"),
-    (figures_results.interpretability, "(|f| > 0.5 for at least"),
-    (figures_runs.activations, "(|f| < 0.5)"),
+    (features_lib.expected_activation, "(|f| > 0.5)"),
+    (images_lib.top_images, "(only values above 0.5)"),
+    (results.interpretability, "(|f| > 0.5 for at least"),
+    (runs_lib.activations, "(|f| < 0.5)"),
   ):
     assert says in draw(function, comparison).caption

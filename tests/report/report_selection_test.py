@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ncl_jax import metrics
-from ncl_jax.report import selection
+from ncl_jax.report.figures import selection
 
 
 def loop_top_images(f, labels, threshold, rows, columns):

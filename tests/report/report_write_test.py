@@ -340,7 +340,7 @@ import report_example as example
 from ncl_jax.report import drawing, figures_results
 with drawing.style():
   figures_results.curves(example.make())
-names = ["matplotlib.pyplot", "ncl_jax.train", "tensorflow", "orbax.checkpoint"]
+names = ["matplotlib.pyplot", "ncl_jax.training.loop", "tensorflow", "orbax.checkpoint"]
 print([name for name in names if name in sys.modules])
 """
   root = pathlib.Path(__file__).parents[2]

@@ -1,0 +1,128 @@
+"""What the settings of a run build: its network and its views."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, models
+from ncl_jax.config import methods
+from ncl_jax.config.fields import VITS
+from ncl_jax.data import texts as texts_lib
+from ncl_jax.data.source import Source
+from ncl_jax.models import byte_tokenizer, vit
+
+
+def model(
+  config: ConfigDict, keep_all: bool = False
+) -> models.ContrastiveModel | models.TwoTowers:
+  """The network that the settings describe: of images, or of images and texts.
+
+  Args:
+    config: resolved settings.
+    keep_all: of a ResNet, see there; the numbers are the same.
+  """
+  settings = config.model
+  text = models.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
+  if settings.backbone == "text":
+    backbone: Any = models.PixelText(text.clone())
+  else:
+    backbone = _backbone(config).clone(remat=settings.remat)
+    if isinstance(backbone, models.ResNet):
+      backbone = backbone.clone(keep_all=keep_all)
+  if not settings.projector:
+    return models.ContrastiveModel(backbone, models.NoProjector())
+  projector = models.Projector(
+    settings.projector_hidden,
+    settings.projector_out,
+    jnp.dtype(settings.dtype),
+    settings.projector_layers,
+    settings.projector_batch_norm,
+  )
+  if config.loss.name != "clip":
+    return models.ContrastiveModel(backbone, projector)
+  return models.TwoTowers(backbone, projector, text, projector.clone())
+
+
+def _backbone(config: ConfigDict) -> models.ResNet | vit.ViT:
+  settings = config.model
+  given = {"width": settings.width, "dtype": jnp.dtype(settings.dtype)}
+  if settings.backbone not in VITS:
+    return getattr(models, settings.backbone)(stem=settings.stem, **given)
+  given |= {name: settings[name] for name in ("patch", "pool", "positions")}
+  return getattr(vit, settings.backbone)(config.augment.size, **given)
+
+
+def predictor(config: ConfigDict) -> models.Projector | None:
+  """The network after the projector that foresees the other view's features, if any."""
+  settings = config.model
+  if config.loss.name not in methods.PREDICTOR:
+    return None
+  return models.Projector(
+    settings.predictor_hidden or settings.projector_hidden,
+    settings.projector_out,
+    jnp.dtype(settings.dtype),
+    batch_norm=True,
+  )
+
+
+def texts_cut(config: ConfigDict, source: Source) -> list[str]:
+  """Sentences about the texts of a set that are longer than the text tower."""
+  if config.loss.name != "clip":
+    return []
+  sentences = []
+  for name, split in source.splits.items():
+    kinds: dict[str, Any] = {"captions": split.captions}
+    if source.texts:
+      kinds["texts"] = texts_lib.from_pictures(split.images[np.arange(len(split))])
+    for kind, texts in kinds.items():
+      found = "" if texts is None else byte_tokenizer.cut(texts, config.text.length)
+      if found:
+        sentences.append(
+          f"{name} {kind}: {found}. Raise text.length={config.text.length}"
+        )
+  return sentences
+
+
+def negatives(config: ConfigDict) -> str:
+  """How many negatives the loss sets against each positive, for the log.
+
+  Of the global batch, over all devices, processes and chunks.
+  """
+  batch, name = config.train.batch_size, config.loss.name
+  others = batch - 1
+  texts = {
+    "nt_xent": f"each view has {2 * others} negatives, both views of the other images",
+    "sup_con": (
+      f"each view has {2 * others + 1} other views as candidates; those of its class "
+      "are positives"
+    ),
+    "clip": f"each image has {others} texts as negatives, each text {others} images",
+    "spectral": f"each view has {others} negatives, the other views of other images",
+    "moco_v3": f"each view has {others} negatives, the slow copy's of other images",
+  }
+  return f"{texts[name]} of the batch" if name in texts else "no negatives"
+
+
+def widths(config: ConfigDict) -> dict[str, int]:
+  """The widths of the layers h, hidden, z and f."""
+  settings = config.model
+  width = model(config).backbone.num_features
+  if not settings.projector:
+    return dict.fromkeys(("h", "hidden", "z", "f"), width)
+  hidden, out = settings.projector_hidden, settings.projector_out
+  return {"h": width, "hidden": hidden, "z": out, "f": out}
+
+
+def views(config: ConfigDict) -> int:
+  """V, views of each image in training: pairs of images need two.
+
+  A classifier sees one, and so does a tower beside another.
+  """
+  return 1 if config.loss.name in ("cross_entropy", "clip") else 2
+
+
+def augmentation(config: ConfigDict) -> augment.AugmentConfig:
+  """The view settings of a resolved config, in the form that jitted functions take."""
+  return augment.AugmentConfig(**config.augment)

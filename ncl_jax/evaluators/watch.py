@@ -1,0 +1,100 @@
+"""Follows a run: each new checkpoint is evaluated, until the training is complete."""
+
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+from absl import logging
+
+from ncl_jax.errors import Failed, InputError, Stopped
+from ncl_jax.host import paths
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.training import workdir as workdir_lib
+
+POLL_SECONDS = 5.0
+REMINDER_SECONDS = 600.0
+
+
+def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
+  """Evaluates every checkpoint of a run as it appears; returns when all are done.
+
+  A checkpoint that training deletes meanwhile is passed over. An evaluation that fails
+  is told, and the next goes on.
+
+  Args:
+    workdir: of a training run, which may not have begun yet.
+    evaluate: takes the step.
+
+  Raises:
+    Failed: at the end, if an evaluation failed.
+    InputError: in one of several processes.
+    Stopped: if an evaluation was asked to stop.
+  """
+  if jax.distributed.is_initialized():
+    raise InputError("--watch is for one process: each may see another checkpoint")
+  path = paths.local(workdir).resolve()
+  failed: dict[int, str] = {}
+  for step in follow(path):
+    try:
+      evaluate(step)
+    except Stopped:
+      raise
+    # Whatever it is, the other checkpoints are to be evaluated all the same.
+    except Exception as error:  # noqa: BLE001
+      gone = isinstance(error, FileNotFoundError | InputError)
+      if gone and step not in checkpoint.steps(path):
+        logging.warning("the checkpoint of step %d was deleted meanwhile", step)
+        continue
+      logging.exception("step %d could not be evaluated", step)
+      failed[step] = str(error)
+  if failed:
+    lines = "".join(f"\n  step {step}: {reason}" for step, reason in failed.items())
+    raise Failed(f"{path}: of some checkpoints the evaluation failed:{lines}")
+
+
+def follow(path: pathlib.Path, poll_seconds: float = POLL_SECONDS) -> Iterator[int]:
+  """The steps of a run's checkpoints, each once, the oldest first, as they appear.
+
+  Args:
+    path: the work directory.
+    poll_seconds: how long to wait before looking again.
+
+  Yields:
+    Steps; ends after that of a complete training.
+  """
+  seen: set[int] = set()
+  said = time.monotonic() - REMINDER_SECONDS
+  while True:
+    # Asked first: what was saved before it was complete is then in the list.
+    complete = is_complete(path)
+    new = [step for step in checkpoint.steps(path) if step not in seen]
+    for step in new:
+      seen.add(step)
+      if step in checkpoint.steps(path):
+        yield step
+    if new:
+      continue
+    if complete:
+      return
+    if time.monotonic() - said >= REMINDER_SECONDS:
+      said = time.monotonic()
+      logging.info("waiting for the next checkpoint in %s", path)
+    time.sleep(poll_seconds)
+
+
+def is_complete(path: pathlib.Path) -> bool:
+  """Whether a run's last step is saved."""
+  steps = checkpoint.steps(path)
+  if not steps:
+    return False
+  config = workdir_lib.read_config(path)
+  rows = jsonl.read(path / "metrics.jsonl")
+  if rows:
+    # A row says in epochs, too, which step it is of.
+    per_epoch = round(rows[-1]["step"] / rows[-1]["epoch"])
+  else:
+    # An imported network, or stopped before the first row: the data must tell.
+    source = workdir_lib.load_source(config)
+    per_epoch = source.steps_per_epoch(config.train.batch_size)
+  return steps[-1] >= per_epoch * config.train.epochs

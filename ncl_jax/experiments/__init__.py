@@ -1,0 +1,1 @@
+"""Comparisons and sweeps of several runs, and the reports on them."""

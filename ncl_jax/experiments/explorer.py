@@ -1,0 +1,160 @@
+"""The explorer of a run's test images, alone or beside another run's."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from ncl_jax import config as config_lib
+from ncl_jax import features
+from ncl_jax.data import texts as texts_lib
+from ncl_jax.data.source import Images
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import pairs, program
+from ncl_jax.evaluators import sepin as sepin_lib
+from ncl_jax.report import explorer
+from ncl_jax.report.explorer import data
+from ncl_jax.training import workdir as workdir_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class _Some:
+  """Some of the images of a split, decoded when they are asked for."""
+
+  images: Images
+  ids: np.ndarray
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return (len(self.ids), *self.images.shape[1:])
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    return self.images[self.ids[rows]]
+
+
+def explore(
+  workdir: str | pathlib.Path,
+  versus: str | pathlib.Path | None = None,
+  *,
+  step: int | None = None,
+  out: str | pathlib.Path | None = None,
+  sepin: bool = False,
+) -> pathlib.Path:
+  """Writes the explorer of a run's newest checkpoint.
+
+  Args:
+    workdir: of a training run.
+    versus: of another on the same data, to switch to; None for none.
+    step: which checkpoint of `workdir`; None for the newest.
+    out: the file; None for WORKDIR/explorer.html.
+    sepin: compute it for each dimension, which takes longer than all else.
+
+  Returns:
+    The file's path.
+
+  Raises:
+    FileNotFoundError: if a directory has no config or no checkpoint.
+    InputError: if the two runs are not of the same data.
+  """
+  run = program.open_run(workdir, step)
+  opened = [run]
+  if versus:
+    other = program.open_run(versus, source=run.source)
+    seen, theirs = (x.config.data.to_dict() for x in (run, other))
+    # The same set may lie in two places.
+    if (
+      workdir_lib.recorded_data(run.path) == workdir_lib.recorded_data(other.path) != {}
+    ):
+      theirs = theirs | {"source": seen["source"]}
+    if seen != theirs:
+      raise InputError(
+        f"the runs are of different data: {seen} in {run.path}, {theirs} in"
+        f" {other.path}; allowed: two runs of the same"
+      )
+    opened.insert(0, other)
+  split = run.source.split("test")
+  ids = data.some(len(split), data.IMAGES)
+  items = "texts" if run.source.texts else "images"
+  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test {items}"
+  captions = None if split.captions is None else split.captions[ids]
+  words = tuple(pairs.words_of(() if captions is None else captions))
+  texts = texts_lib.from_pictures(split.images[ids]) if run.source.texts else ()
+  # Beside a text tower the partner of an image is its text.
+  partners = None
+  if split.partners and any(x.config.loss.name != "clip" for x in opened):
+    partners = split.partners(ids, np.random.default_rng(0))
+  sides = tuple(
+    dataclasses.replace(
+      _side(x, label, ids, sepin), **_others(x, captions, words, partners)
+    )
+    for x, label in zip(opened, _labels(opened), strict=True)
+  )
+  page = explorer.Exploration(
+    title=f"{run.source.name}: {' and '.join(side.label for side in sides)}",
+    images=split.images if not note else _Some(split.images, ids),
+    labels=split.labels[ids],
+    class_names=run.source.class_names,
+    sides=sides,
+    threshold=run.config.eval.threshold,
+    note=note,
+    captions=captions,
+    words=words if any(side.words is not None for side in sides) else (),
+    partners=partners,
+    texts=tuple(texts),
+  )
+  return explorer.write(out or run.path / "explorer.html", page)
+
+
+def _labels(opened: list[program.Run]) -> list[str]:
+  names = [run.config.method.upper() for run in opened]
+  if len(set(names)) == len(names):
+    return names
+  return [
+    f"{name} {run.path.parent.name}/{run.path.name}, step {run.step}"
+    for name, run in zip(names, opened, strict=True)
+  ]
+
+
+def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
+  parts = run.config, run.variables, run.source
+  f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.map)
+  scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
+  side = explorer.Side(label, f[ids], scores)
+  if run.config.model.backbone not in config_lib.VITS:
+    return side
+  maps = features.attention(
+    config_lib.model(run.config).backbone,
+    run.variables,
+    run.source,
+    "test",
+    view=config_lib.augmentation(run.config),
+    mesh=run.mesh,
+    batch_size=run.config.eval.batch_size,
+  )
+  seen = run.config.augment.eval_crop
+  return dataclasses.replace(side, attention=maps[ids], seen=seen)
+
+
+def _others(
+  run: program.Run,
+  captions: np.ndarray | None,
+  words: tuple[str, ...],
+  partners: np.ndarray | None,
+) -> dict[str, Any]:
+  """Features of what stands beside the images, by the run's other tower."""
+  parts = run.config, run.variables
+  if run.config.loss.name == "clip":
+    # As trained: whole captions. And words alone, as they name what a dimension is.
+    texts = {"captions": captions, "words": words}
+    return {
+      name: pairs.embed_texts(*parts, rows)
+      for name, rows in texts.items()
+      if rows is not None and len(rows)
+    }
+  if partners is None:
+    return {}
+  return {"partners": pairs.embed_images(*parts, run.source, partners, run.mesh)}

@@ -1,0 +1,94 @@
+"""Every figure of two runs, from their work directories."""
+
+import pathlib
+
+from ncl_jax.data import texts as texts_lib
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+from ncl_jax.host import paths
+from ncl_jax.report import figures
+from ncl_jax.report.comparison import Arm, Comparison
+from ncl_jax.report.figures import classifiers, drawing, runs
+from ncl_jax.runtime import jsonl
+
+
+def draw(
+  workdir: str | pathlib.Path,
+  versus: str | pathlib.Path,
+  out: str | pathlib.Path | None = None,
+) -> list[pathlib.Path]:
+  """Draws, as PNG and as SVG, what the newest checkpoints and the logs allow.
+
+  Args:
+    workdir: of the method's run.
+    versus: of the run it is compared with, on the same data.
+    out: the folder; None for WORKDIR/figures.
+
+  Returns:
+    The files.
+
+  Raises:
+    FileNotFoundError: if a directory has no config or no checkpoint.
+    InputError: if the two runs are not of the same data.
+  """
+  method = program.open_run(workdir)
+  baseline = program.open_run(versus, source=method.source)
+  if method.config.data.to_dict() != baseline.config.data.to_dict():
+    raise InputError(
+      f"{method.path} and {baseline.path} are runs of different data; allowed: of the"
+      " same"
+    )
+  source = method.source
+  arms, layers = [], []
+  for key, run in (("baseline", baseline), ("method", method)):
+    test = program.extract(run.config, run.variables, source, "test", run.mesh)
+    f = test.layer("f", run.config.loss.map)
+    label = run.config.method.upper()
+    if method.config.method == baseline.config.method:
+      label = f"{label} {run.path.parent.name}/{run.path.name}"
+    curve = tuple(jsonl.read(run.path / "metrics.jsonl"))
+    arms.append(Arm(key, label, {}, curve, f))
+    layers += [(f"{label}: h", test.h), (f"{label}: f", f)]
+  images = source.split("test").images[test.ids]
+  comparison = Comparison(
+    title=source.name,
+    facts=(),
+    remarks=(),
+    metrics=(),
+    arms=tuple(arms),
+    chance={},
+    expected={},
+    seeds=(method.config.seed,),
+    labels=test.labels,
+    images=images,
+    class_names=source.class_names,
+    texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
+    threshold=method.config.eval.threshold,
+  )
+  rows = [
+    jsonl.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)
+  ]
+  results = [row[-1] if row else None for row in rows]
+  tested = {arm.label: [classifiers.points(arm.curve)] for arm in arms}
+  with drawing.style():
+    pictures = [
+      *figures.draw(comparison),
+      runs.activations(comparison),
+      runs.maps(comparison, layers, method.config.seed),
+      runs.selection_curve(comparison, results),
+      classifiers.draw({source.name: tested})
+      if all(map(any, tested.values()))
+      else None,
+    ]
+  folder = paths.local(out or method.path / "figures").resolve()
+  folder.mkdir(parents=True, exist_ok=True)
+  files = []
+  for picture in pictures:
+    if picture is None:
+      continue
+    png = folder / pathlib.Path(picture.wide.file).name
+    jsonl.replace(png, picture.wide.png)
+    svg = png.with_suffix(".svg")
+    jsonl.replace(svg, drawing.as_svg(picture))
+    files += [png, svg]
+  return files

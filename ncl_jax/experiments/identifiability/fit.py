@@ -1,0 +1,132 @@
+"""Features of a sample space trained by a contrastive loss: a free table, or an MLP."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ncl_jax import checks, losses, nonneg, numerics
+from ncl_jax.checks import divergence
+from ncl_jax.experiments.identifiability.space import Space
+
+LOSSES = ("spectral", "nt_xent")
+NETWORKS = ("table", "mlp")
+INPUTS, HIDDEN = 32, 128
+RATES = {"table": 0.02, "mlp": 0.003}  # of the first step
+
+
+def fit(
+  space: Space,
+  *,
+  loss: str,
+  map_name: str,
+  width: int,
+  seeds: int,
+  network: str = "table",
+  steps: int = 1500,
+  batch_size: int = 64,
+  temperature: float = 0.2,
+) -> np.ndarray:
+  """Trains features by Adam, a cosine schedule to 0, several seeds in one program.
+
+  The spectral loss is that of the whole space, all pairs with their probabilities;
+  NT-Xent is that of random batches of pairs, as there are no expectations in it.
+
+  Args:
+    space: the samples.
+    loss: "spectral" or "nt_xent".
+    map_name: see `nonneg.NAMES`; "identity" is CL.
+    width: D.
+    seeds: how many independent starts, 0, 1, ...
+    network: "table": a free vector for each sample; "mlp": a network of one hidden
+      layer, of a random normal vector for each sample.
+    steps: updates.
+    batch_size: pairs, NT-Xent only.
+    temperature: NT-Xent only.
+
+  Returns:
+    [seeds, M, D] float32 features after the map, as the loss saw them; of NT-Xent their
+    rows of unit length.
+
+  Raises:
+    InputError: another loss or network.
+    FloatingPointError: if the gradient or a parameter of a seed stops being finite,
+      naming the step.
+  """
+  checks.choice("loss", loss, LOSSES)
+  checks.choice("network", network, NETWORKS)
+  settings = (loss, map_name, width, network, steps, batch_size)
+  arrays = [jnp.asarray(a, jnp.float32) for a in (space.prior, space.conditional)]
+  keys = jax.vmap(numerics.key)(jnp.arange(seeds))
+  found, faults = jax.device_get(_fit(settings, temperature, *arrays, keys))
+  divergence.check(np.bitwise_or.reduce(faults, axis=0), steps)
+  divergence.check_tree(found, f"features of {map_name} after {steps} steps")
+  return found
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _fit(settings, temperature, prior, conditional, keys):
+  loss, map_name, width, network, steps, batch_size = settings
+  samples = len(conditional)
+  pairs = (conditional * prior[None]) @ conditional.T
+  optimizer = optax.adam(optax.cosine_decay_schedule(RATES[network], steps))
+
+  def features(params):
+    z = params["table"] if network == "table" else _mlp(params)
+    return nonneg.apply_map(z, map_name)
+
+  def value(params, key):
+    f = features(params)
+    if loss == "spectral":
+      both = jnp.broadcast_to(f[:, None], (samples, samples, width))
+      z = jnp.stack([both, both.swapaxes(0, 1)], axis=2)
+      z = z.reshape(-1, 2, width)
+      return losses.spectral(z, weights=pairs.reshape(-1))
+    one, two, three = jax.random.split(key, 3)
+    chosen = jax.random.categorical(one, jnp.log(prior), shape=(batch_size,))
+    log = jnp.log(conditional.T)[chosen]
+    rows = [jax.random.categorical(key, log, axis=1) for key in (two, three)]
+    z = f[jnp.stack(rows, axis=1)]
+    return losses.nt_xent(z, temperature=temperature).mean()
+
+  def train(key):
+    start, batches = jax.random.split(key)
+    params = _init(start, network, samples, width)
+
+    def step(state, key):
+      params, opt_state = state
+      gradient = jax.grad(value)(params, key)
+      updates, opt_state = optimizer.update(gradient, opt_state, params)
+      params = optax.apply_updates(params, updates)
+      return (params, opt_state), divergence.mark((), gradient, params)
+
+    state = (params, optimizer.init(params))
+    (params, _), faults = jax.lax.scan(step, state, jax.random.split(batches, steps))
+    f = features(params)
+    return (losses.l2_normalize(f) if loss == "nt_xent" else f), faults
+
+  return jax.vmap(train)(keys)
+
+
+def _init(key, network, samples, width):
+  if network == "table":
+    # Small and rather positive: far below 0 a map would let nothing pass.
+    return {"table": 0.1 + 0.1 * jax.random.normal(key, (samples, width))}
+  shapes = {"x": (samples, INPUTS), "one": (INPUTS, HIDDEN), "two": (HIDDEN, width)}
+  keys = jax.random.split(key, len(shapes))
+  params = {
+    name: jax.random.normal(k, shape)
+    for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+  }
+  params["one"] *= (2 / INPUTS) ** 0.5
+  params["two"] *= HIDDEN**-0.5
+  return params | {"bias": jnp.zeros(HIDDEN), "shift": jnp.zeros(width)}
+
+
+def _mlp(params):
+  # The inputs are data: nothing is learnt there.
+  x = jax.lax.stop_gradient(params["x"])
+  hidden = jax.nn.relu(x @ params["one"] + params["bias"][None])
+  return hidden @ params["two"] + params["shift"][None]

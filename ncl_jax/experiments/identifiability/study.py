@@ -1,0 +1,277 @@
+"""The whole study of latent classes: every fit, its distances, and what must hold."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from ncl_jax import nonneg
+from ncl_jax.experiments.identifiability import factorize, fit, measure
+from ncl_jax.experiments.identifiability import space as space_lib
+from ncl_jax.runtime import jsonl
+
+MAPS = {"cl": "identity", "ncl": "rep_relu", "ncl_relu": "relu"}
+# Of `configs/latent.py`.
+FIELDS = (
+  "kinds",
+  "more_kinds",
+  "classes",
+  "per_class",
+  "seeds",
+  "steps",
+  "narrow",
+  "label_counts",
+)
+# What must hold, see `claims`.
+NCL_CORRELATION, OVERLAPPING_CORRELATION = 0.99, 0.95
+CL_CORRELATION, CL_ROTATED = 0.7, 0.99
+RESIDUAL, EXCESS = 1e-3, 0.01
+ZERO = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """Something that the theory says, and what was found."""
+
+  text: str
+  found: float
+  holds: bool
+
+
+def run(config: ConfigDict) -> tuple[list[dict[str, Any]], list[Claim]]:
+  """Fits everything that the config names.
+
+  Args:
+    config: of `configs/latent.py`.
+
+  Returns:
+    One row a fit, and the claims about them.
+  """
+  rows = []
+  for kind in config.kinds:
+    space = space_lib.make(kind, config.classes, config.per_class)
+    for loss, network, method, width in fits(config, kind):
+      rows.append(row(config, space, kind, loss, network, method, width))
+      logging.info("%s", line(rows[-1]))
+  return rows, claims(rows, config.classes)
+
+
+def fits(config: ConfigDict, kind: str) -> list[tuple[str, str, str, int]]:
+  """What is fitted on a kind of space: (loss, network, method, width)."""
+  classes, wide = config.classes, 2 * config.classes
+  chosen = [
+    ("spectral", "table", method, width)
+    for width in (config.narrow, classes, wide)
+    for method in ("cl", "ncl")
+  ]
+  if kind == "one_hot":
+    # Plain ReLU: what is dead at the start stays so.
+    chosen.append(("spectral", "table", "ncl_relu", wide))
+  if kind in config.more_kinds:
+    chosen += [
+      (loss, network, method, wide)
+      for loss, network in (
+        ("spectral", "mlp"),
+        ("nt_xent", "table"),
+        ("nt_xent", "mlp"),
+      )
+      for method in ("cl", "ncl")
+    ]
+  return chosen
+
+
+def row(
+  config: ConfigDict,
+  space: space_lib.Space,
+  kind: str,
+  loss: str,
+  network: str,
+  method: str,
+  width: int,
+) -> dict[str, Any]:
+  """One fit over all seeds, and everything that is measured of it.
+
+  Args:
+    config: of `configs/latent.py`.
+    space: the samples.
+    kind: of the space.
+    loss: see `fit.fit`.
+    network: likewise.
+    method: a key of `MAPS`.
+    width: D.
+
+  Returns:
+    Settings and figures; a list has one entry a seed.
+  """
+  map_name = MAPS[method]
+  found = fit.fit(
+    space,
+    loss=loss,
+    map_name=map_name,
+    width=width,
+    seeds=config.seeds,
+    network=network,
+    steps=config.steps,
+  ).astype(np.float64)
+  target = space.phi
+  if loss == "nt_xent":
+    target = target / np.linalg.norm(target, axis=1, keepdims=True)
+  weights, matrix = space.marginal, space.normalized_pairs
+
+  def each(function: Callable[[np.ndarray], float], features: Any = found):
+    return [function(f) for f in features]
+
+  def correlation(f: np.ndarray) -> float:
+    return measure.matched_correlation(f, target, weights)
+
+  turned = [f @ measure.random_rotation(width, s) for s, f in enumerate(found)]
+  result: dict[str, Any] = {
+    "kind": kind,
+    "loss": loss,
+    "network": network,
+    "method": method,
+    "map": map_name,
+    "width": width,
+    "correlation": each(correlation),
+    "correlation_rotated_best": each(
+      lambda f: correlation(measure.best_rotation(f, target, weights))
+    ),
+    "correlation_rotated_randomly": each(correlation, turned),
+    "sparsity": each(lambda f: float((np.abs(f) < ZERO).mean())),
+    "bayes_error": space.bayes_error,
+    "probe_error": {
+      str(count): [
+        measure.probe_error(space, f, count, seed) for seed, f in enumerate(found)
+      ]
+      for count in config.label_counts
+    },
+  }
+  if map_name in nonneg.NON_NEGATIVE:
+    # A rotation leaves the set that NCL searches.
+    result["negative_rotated"] = each(lambda f: float((f < -ZERO).mean()), turned)
+  if loss == "spectral":
+    result["residual"] = each(lambda f: factorize.residual(matrix, space.scaled(f)))
+    result["residual_rotated"] = each(
+      lambda f: factorize.residual(matrix, space.scaled(f)), turned
+    )
+    result["residual_rotated_mapped"] = each(
+      lambda f: factorize.residual(
+        matrix, space.scaled(np.asarray(nonneg.apply_map(f, map_name)))
+      ),
+      turned,
+    )
+    result["residual_best"] = factorize.best_residual(matrix, width)
+    if method != "cl":
+      best = factorize.symmetric_nmf(matrix, width)
+      result["residual_best"] = factorize.residual(matrix, best)
+  return result
+
+
+def claims(rows: list[dict[str, Any]], classes: int) -> list[Claim]:
+  """What the theory says of free features under the spectral loss, and whether it held.
+
+  Args:
+    rows: from `row`.
+    classes: C.
+  """
+  made = []
+
+  def add(text: str, value: float, limit: float, at_least: bool) -> None:
+    sign, holds = (">=", value >= limit) if at_least else ("<=", value <= limit)
+    made.append(Claim(f"{text} {sign} {limit:g}", value, holds))
+
+  for r in rows:
+    if (r["loss"], r["network"]) != ("spectral", "table") or r["method"] == "ncl_relu":
+      continue
+    kind, method, width = r["kind"], r["method"], r["width"]
+    name = f"{kind}, {method.upper()}, D = {width}"
+    residual = r["residual"]
+    if width < classes:
+      excess = min(residual) / r["residual_best"] - 1
+      add(f"{name}: best residual above the optimum, relative", excess, EXCESS, False)
+    elif width > classes or method == "cl":
+      add(f"{name}: residual of the worst seed", max(residual), RESIDUAL, False)
+    else:
+      add(f"{name}: residual of the best seed", min(residual), RESIDUAL, False)
+    if kind in ("one_hot", "overlapping") and width > classes and method == "ncl":
+      limit = NCL_CORRELATION if kind == "one_hot" else OVERLAPPING_CORRELATION
+      text = f"{name}: matched correlation with phi, worst seed"
+      add(text, min(r["correlation"]), limit, True)
+    if kind == "one_hot" and width == classes and method == "cl":
+      text = f"{name}: matched correlation, median"
+      add(text, float(np.median(r["correlation"])), CL_CORRELATION, False)
+      text = f"{name}: the same after the best rotation, worst seed"
+      add(text, min(r["correlation_rotated_best"]), CL_ROTATED, True)
+  return made
+
+
+def line(r: dict[str, Any]) -> str:
+  """One row as a reader sees it: medians over the seeds."""
+
+  def median(key: str, form: str) -> str:
+    return format(float(np.median(r[key])), form) if key in r else "-"
+
+  errors = " ".join(f"{float(np.median(e)):.2f}" for e in r["probe_error"].values())
+  best = f"{r['residual_best']:.4f}" if "residual_best" in r else "-"
+  return (
+    f"| {r['kind']} | {r['loss']} | {r['network']} | {r['method']} | {r['width']} "
+    f"| {median('residual', '.4f')} | {best} | {median('correlation', '.3f')} "
+    f"| {median('correlation_rotated_best', '.3f')} "
+    f"| {median('correlation_rotated_randomly', '.3f')} "
+    f"| {median('residual_rotated', '.4f')} "
+    f"| {median('residual_rotated_mapped', '.4f')} "
+    f"| {median('negative_rotated', '.0%')} | {median('sparsity', '.0%')} "
+    f"| {errors} | {r['bayes_error']:.2f} |"
+  )
+
+
+HEAD = (
+  "| space | loss | features | method | D | residual | best possible | correlation "
+  "| best rotation | random rotation | its residual | after the map | negative "
+  "| sparsity | probe error | Bayes |"
+)
+NOTES = """
+Medians over the seeds. Residual: ||A - F F^T||^2 / ||A||^2; best possible: of CL by
+eigenvalues, of NCL by symmetric NMF of many starts. Correlation: with
+phi = P(c|x) / sqrt(P(c)) (rows of unit length for NT-Xent), after the best permutation.
+A random rotation leaves CL's residual as it was and moves its axes; NCL's it makes
+negative ("negative": share of entries), which is not allowed, and cut off at 0 by the
+map the residual is lost. Probe error: logistic regression from so many labels:
+{labels}. Without anchors, samples that one class alone can make, NCL fits A as well
+and its dimensions are not the classes: phi has no zeros, so small rotations of it stay
+non-negative, and the loss cannot tell them from phi.
+"""
+
+
+def text(rows: list[dict[str, Any]], found: list[Claim], config: ConfigDict) -> str:
+  """The table, its notes and the claims."""
+  columns = HEAD.count("|") - 1
+  labels = ", ".join(map(str, config.label_counts))
+  verdicts = [
+    f"{'PASS' if c.holds else 'FAIL'}  {c.text}: {c.found:.4g}" for c in found
+  ]
+  table = [HEAD, "|" + "---|" * columns, *map(line, rows)]
+  return "\n".join([*table, NOTES.format(labels=labels), *verdicts])
+
+
+def write(
+  folder: pathlib.Path, rows: list[dict[str, Any]], found: list[Claim], shown: str
+) -> None:
+  """Writes identifiability.json and identifiability.md.
+
+  Args:
+    folder: made if it does not exist.
+    rows: from `run`.
+    found: from `run`.
+    shown: from `text`.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  everything = {"rows": rows, "claims": [dataclasses.asdict(c) for c in found]}
+  text = json.dumps(jsonl.to_json(everything), indent=1, allow_nan=False) + "\n"
+  jsonl.replace(folder / "identifiability.json", text)
+  jsonl.replace(folder / "identifiability.md", shown + "\n")

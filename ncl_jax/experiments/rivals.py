@@ -1,0 +1,202 @@
+"""Rivals of NCL's axes: what can be made of CL's f after training, in seconds.
+
+Each is fitted to CL's f of the training images (rows of unit length) and gets as many
+dimensions, or as many active ones, as NCL has.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ncl_jax import config as config_lib
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import program
+from ncl_jax.experiments import baseline_features, rotations
+
+Encode = Callable[[np.ndarray], np.ndarray]
+FITTED_ROWS = 50_000  # training images at most
+SHARES = (0.95, 0.99)  # of the variance, that the directions of a rotation hold
+
+
+def rivals(
+  cl: program.Run, ncl: program.Run
+) -> list[tuple[str, str, str, baseline_features.Codes]]:
+  """The rivals of a pair of runs of one seed.
+
+  Args:
+    cl: the run without a map.
+    ncl: the run with one.
+
+  Returns:
+    For each its key, label, note, and the features as codes of CL's f.
+
+  Raises:
+    InputError: if `cl` has a map.
+  """
+  if cl.config.loss.map != "identity":
+    raise InputError(
+      f"{cl.path} has the map {cl.config.loss.map}: rivals are made of CL's features, "
+      "which have none"
+    )
+  extract = baseline_features.remembered(cl, baseline_features.hidden_of(cl))
+  train = extract(cl.config, cl.source, "train", cl.mesh)
+  f = baseline_features.some_rows(
+    train.layer("f", "identity"), cl.config.seed, FITTED_ROWS
+  )
+  seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
+  on = np.abs(seen.layer("f", ncl.config.loss.map)) > ncl.config.eval.threshold
+  width = min(config_lib.widths(ncl.config)["z"], len(f))
+  active = max(1, round(float(on.sum(1).mean())))
+  seed = cl.config.seed
+  found = [
+    ("both_signs", "both signs", "f and -f, rectified", both_signs),
+    (
+      "same_activity",
+      "NCL's activity",
+      "of each dimension the images above a value, as many as activate one of NCL's; "
+      "CL's dimension of most variance has NCL's most frequent one's",
+      same_activity(f, on.mean(0)),
+    ),
+    (
+      "kmeans",
+      "k-means",
+      f"{width} clusters; of each image the {active} nearest at most, as NCL activates",
+      kmeans(f, width, active, seed),
+    ),
+  ]
+  for share in SHARES:
+    found.append(
+      (
+        f"varimax_{share:.0%}".removesuffix("%"),
+        f"varimax, {share:.0%}",
+        f"centred, in the directions of {share:.0%} of the variance, rotated to sparse "
+        "axes",
+        varimax(f, share),
+      )
+    )
+  share = SHARES[0]
+  found += [
+    (
+      "pca",
+      f"PCA, {share:.0%}",
+      f"centred, in the directions of {share:.0%} of the variance",
+      pca(f, share),
+    ),
+    (
+      "ica",
+      f"ICA, {share:.0%}",
+      f"independent components in the directions of {share:.0%} of the variance",
+      ica(f, share, seed),
+    ),
+  ]
+  return [
+    (
+      f"cl_{key}",
+      f"CL: {label}",
+      f"of CL's f: {note}",
+      baseline_features.Codes(extract, encode, encode(f[:1]).shape[1], "f"),
+    )
+    for key, label, note, encode in found
+  ]
+
+
+def both_signs(f: np.ndarray) -> np.ndarray:
+  """Twice as many dimensions, none negative.
+
+  Args:
+    f: [N, D].
+
+  Returns:
+    [N, 2 D]: the positive parts of f, then of -f.
+  """
+  return np.maximum(np.concatenate([f, -f], axis=1), 0)
+
+
+def same_activity(f: np.ndarray, rates: np.ndarray) -> Encode:
+  """Cuts each dimension where as many training images stay as one of NCL's activates.
+
+  Args:
+    f: [N, D] of training images.
+    rates: [E] shares of the training images that activate NCL's dimensions.
+
+  Returns:
+    [N, D] -> [N, D], not negative: what lies above each dimension's cut. The dimension
+    of largest variance gets the largest rate; those for which no rate is left are 0.
+  """
+  order = np.argsort(-f.var(0), kind="stable")
+  falling = np.sort(rates[rates > 0])[::-1][: len(order)]
+  cut = np.full(f.shape[1], np.inf)
+  for d, rate in zip(order, falling, strict=False):
+    # Between the last that stays and the first that does not.
+    values = np.sort(f[:, d])[::-1]
+    stay = min(max(1, round(rate * len(values))), len(values))
+    below = values[stay] if stay < len(values) else values[-1] - 1e-6
+    cut[d] = (values[stay - 1] + below) / 2
+  return lambda x: np.maximum(x - cut, 0)
+
+
+def kmeans(f: np.ndarray, width: int, active: int, seed: int) -> Encode:
+  """How near an image is to its nearest clusters, and 0 for all others.
+
+  Args:
+    f: [N, D] of training images.
+    width: number of clusters.
+    active: of each image so many stay at most.
+    seed: of the start.
+
+  Returns:
+    [N, D] -> [N, width]: how much nearer than on average a cluster is, 0 for those that
+    are not among the nearest.
+  """
+  from sklearn.cluster import MiniBatchKMeans  # two seconds that few runs need
+
+  model = MiniBatchKMeans(width, random_state=seed, n_init=3, batch_size=4096).fit(f)
+
+  def encode(x):
+    distance = model.transform(np.ascontiguousarray(x, f.dtype))
+    near = np.maximum(distance.mean(1, keepdims=True) - distance, 0)
+    last = np.partition(near, -min(active, width), axis=1)[:, [-min(active, width)]]
+    return np.where(near >= last, near, 0)
+
+  return encode
+
+
+def subspace(f: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+  """Mean [D] and the fewest principal directions [D, R] that hold a share of variance.
+
+  Args:
+    f: [N, D].
+    share: above 0 and at most 1.
+
+  >>> subspace(np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.1]]), 0.95)[1].shape
+  (2, 1)
+  """
+  f = np.asarray(f, np.float64)
+  mean = f.mean(0)
+  values, vectors = np.linalg.eigh((f - mean).T @ (f - mean))
+  values = np.maximum(values[::-1], 0)
+  held = np.cumsum(values)
+  keep = 1 + int(np.searchsorted(held, share * held[-1] * (1 - 1e-12)))
+  return mean, vectors[:, ::-1][:, : min(keep, len(values))]
+
+
+def pca(f: np.ndarray, share: float) -> Encode:
+  """Principal components that hold a share of the variance; see `subspace`."""
+  mean, directions = subspace(f, share)
+  return lambda x: (x - mean) @ directions
+
+
+def varimax(f: np.ndarray, share: float) -> Encode:
+  """The same, rotated to the sparsest axes, long tails upwards."""
+  mean, directions = subspace(f, share)
+  z = (f - mean) @ directions
+  rotation = rotations.varimax(z)
+  axes = directions @ rotations.orient(z @ rotation, rotation)
+  return lambda x: (x - mean) @ axes
+
+
+def ica(f: np.ndarray, share: float, seed: int) -> Encode:
+  """Independent components in the same directions."""
+  mean, directions = subspace(f, share)
+  unmixing, centre = rotations.ica((f - mean) @ directions, seed)
+  return lambda x: ((x - mean) @ directions - centre) @ unmixing

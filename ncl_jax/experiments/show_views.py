@@ -1,0 +1,120 @@
+"""What the augmentations make of a data set, as a picture: a row an image."""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
+from ml_collections import ConfigDict
+
+from ncl_jax import augment, checks, numerics
+from ncl_jax import config as config_lib
+from ncl_jax.data.source import Source
+from ncl_jax.host import paths
+
+CELL = 96  # pixels of a cell's side; views are enlarged by a whole number to fill it
+GAP = 6
+HEAD = 22  # pixels of the line of headings
+PAPER, INK = 255, (40, 40, 40)
+
+
+def write(
+  file: str | os.PathLike,
+  config: ConfigDict,
+  source: Source,
+  *,
+  images: int = 8,
+  views: int = 8,
+) -> pathlib.Path:
+  """Writes the picture as PNG.
+
+  Args:
+    file: where to; its folder is made if missing.
+    config: of a run, resolved or not; its seed chooses images and views.
+    source: the data.
+    images: rows, fewer if there are fewer training images.
+    views: columns of training views.
+
+  Returns:
+    The absolute path.
+  """
+  path = paths.local(file).resolve()
+  pixels = picture(config, source, images=images, views=views)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  PIL.Image.fromarray(pixels).save(path, "png")
+  return path
+
+
+def picture(
+  config: ConfigDict, source: Source, *, images: int = 8, views: int = 8
+) -> np.ndarray:
+  """Draws training images as they are, as tests see them, and as training does.
+
+  The views are made by the functions of training, then the normalisation is undone;
+  nothing is smoothed, so that a pixel of a view is a square of the picture.
+
+  Args:
+    config: as in `write`.
+    source: likewise.
+    images: likewise.
+    views: likewise.
+
+  Returns:
+    uint8 [height, width, 3]: a line of headings, then a row for each image.
+
+  Raises:
+    InputError: if a count is below 1, or the recipe does not fit the data.
+  """
+  checks.whole("images", images, 1)
+  checks.whole("views", views, 1)
+  config = config_lib.resolve(config, source)
+  recipe = config_lib.augmentation(config)
+  order = np.random.default_rng(config.seed).permutation(source.num_examples("train"))
+  chosen = source.split("train").images[order[:images]]
+  u = augment.draws(numerics.key(config.seed), len(chosen), views)
+  make = jax.jit(augment.make_views, static_argnames="config")
+  trained = _pixels(make(u, chosen, config=recipe), recipe)
+  test = _pixels(jax.jit(augment.eval_view, static_argnums=1)(chosen, recipe), recipe)
+  rows = [
+    [_fit(image), _fit(seen), *map(_fit, made)]
+    for image, seen, made in zip(chosen, test, trained, strict=True)
+  ]
+  return _arrange(rows, ["image", "test view", "training views"])
+
+
+def _pixels(x: jax.Array, recipe: augment.AugmentConfig) -> np.ndarray:
+  """Undoes the normalisation: uint8 again."""
+  std, mean = (np.asarray(v, np.float32) for v in (recipe.std, recipe.mean))
+  scaled = np.asarray(x) * std + mean
+  return np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
+
+
+def _fit(image: np.ndarray) -> np.ndarray:
+  """One cell, RGB: enlarged without smoothing, or reduced where it is too large."""
+  rgb = np.broadcast_to(image, (*image.shape[:2], 3))
+  longest = max(rgb.shape[:2])
+  if longest <= CELL:
+    return rgb.repeat(CELL // longest, axis=0).repeat(CELL // longest, axis=1)
+  height, width = (max(1, round(side * CELL / longest)) for side in rgb.shape[:2])
+  return np.asarray(PIL.Image.fromarray(rgb.copy()).resize((width, height)))
+
+
+def _arrange(rows: list[list[np.ndarray]], heads: list[str]) -> np.ndarray:
+  step = CELL + GAP
+  size = (HEAD + len(rows) * step, GAP + len(rows[0]) * step, 3)
+  paper = np.full(size, PAPER, np.uint8)
+  for i, row in enumerate(rows):
+    for j, cell in enumerate(row):
+      height, width = cell.shape[:2]
+      top = HEAD + i * step + (CELL - height) // 2
+      left = GAP + j * step + (CELL - width) // 2
+      paper[top : top + height, left : left + width] = cell
+  image = PIL.Image.fromarray(paper)
+  pen = PIL.ImageDraw.Draw(image)
+  for j, head in enumerate(heads):
+    font = PIL.ImageFont.load_default()
+    pen.text((GAP + j * step, HEAD // 4), head, fill=INK, font=font)
+  return np.asarray(image)

@@ -1,0 +1,279 @@
+"""A grid of trainings, one after the other, each evaluated; one table, one figure."""
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import logging
+from ml_collections import ConfigDict
+
+from ncl_jax import checks, evaluators
+from ncl_jax import config as config_lib
+from ncl_jax.errors import Failed, InputError, Stopped
+from ncl_jax.evaluators import knn, needs, other_sets, program
+from ncl_jax.experiments import baseline_features, result_cache
+from ncl_jax.host import paths
+from ncl_jax.report import sweep as sweep_lib
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.training import fingerprints, loop
+from ncl_jax.training import workdir as workdir_lib
+
+PROGRAMS = ("feature_stats", "knn")
+METHOD = "method"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One training of a grid.
+
+  Attributes:
+    settings: field -> value, those of the grid.
+    config: all settings.
+  """
+
+  settings: dict[str, Any]
+  config: ConfigDict
+
+  @property
+  def name(self) -> str:
+    """Also its directory's: "loss.temperature=0.1,seed=0"."""
+    return ",".join(f"{key}={value}" for key, value in self.settings.items())
+
+
+def parse_grid(text: str) -> dict[str, list[str]]:
+  """The grid of a command line.
+
+  Args:
+    text: fields with their values, "FIELD=VALUE,VALUE;FIELD=VALUE".
+
+  Returns:
+    Field -> its values, in their order.
+
+  Raises:
+    InputError: if it is not of that form, or a value or field stands there twice.
+
+  >>> parse_grid("loss.temperature=0.1,0.5;seed=0,1")
+  {'loss.temperature': ['0.1', '0.5'], 'seed': ['0', '1']}
+  """
+  grid: dict[str, list[str]] = {}
+  for part in text.split(";"):
+    key, equals, values = (word.strip() for word in part.partition("="))
+    found = [value.strip() for value in values.split(",")]
+    if not (key and equals and all(found)):
+      raise InputError(
+        f"the grid's part {part!r}: it must be FIELD=VALUE,VALUE, parts divided by ;"
+      )
+    if key in grid or len(set(found)) < len(found):
+      raise InputError(f"the grid's part {part!r} repeats a field or a value")
+    grid[key] = found
+  return grid
+
+
+def cells(
+  config: ConfigDict,
+  grid: dict[str, list[str]],
+  recipe: Callable[[str], ConfigDict] | None = None,
+) -> list[Cell]:
+  """All combinations of a grid's values, the last field changing fastest.
+
+  Args:
+    config: what is not in the grid.
+    grid: from `parse_grid`; fields of a config, "method" among them.
+    recipe: from a method to the config file's settings for it, from "" to those that
+      `config` was made from. Needed for "method".
+
+  Raises:
+    InputError: for unknown fields, or values that no training could take.
+  """
+  made = []
+  for values in itertools.product(*grid.values()):
+    words = dict(zip(grid, values, strict=True))
+    base = _of_method(config, words, recipe)
+    settings = {}
+    for key, word in words.items():
+      if key != METHOD:
+        config_lib.put(base, key, _parsed(base, key, word))
+      settings[key] = config_lib.get(base, key)
+    config_lib.validate(base)
+    made.append(Cell(settings, base.lock()))
+  return made
+
+
+def _of_method(config, words, recipe) -> ConfigDict:
+  """The recipe of a cell's method, changed as `config` was from its own."""
+  if METHOD not in words:
+    return config.copy_and_resolve_references()
+  checks.choice(METHOD, words[METHOD], config_lib.METHODS)
+  if recipe is None:
+    raise InputError("method in the grid: it needs a config file to take recipes from")
+  base = recipe(words[METHOD])
+  mapped = base.method in config_lib.MAPPED
+  for key, value in config_lib.overrides(recipe(""), config).items():
+    # What says where a map is applied means nothing without one.
+    if key != METHOD and (mapped or not key.startswith("loss.map")):
+      config_lib.put(base, key, value)
+  if not mapped and any(key.startswith("loss.map") for key in words):
+    raise InputError(
+      f"the grid has both a map and method={base.method}, which has none: sweep "
+      "methods with a map, and loss.map=identity,..."
+    )
+  return base
+
+
+def _parsed(config: ConfigDict, key: str, word: str) -> Any:
+  """A value of the type that the field has."""
+  if key not in config_lib.known_keys():
+    config_lib.put(config, key, word)  # says which field is near
+  kind = type(config_lib.get(config, key))
+  if kind is bool:
+    checks.choice(key, word.lower(), ("true", "false"))
+    return word.lower() == "true"
+  if kind not in (int, float, str):
+    raise InputError(f"{key} holds several values: a grid cannot change it")
+  try:
+    return kind(word)
+  except ValueError:
+    raise InputError(f"the grid's {key}={word}: it must be {kind.__name__}") from None
+
+
+def sweep(
+  config: ConfigDict,
+  workdir: str | pathlib.Path,
+  grid: str,
+  *,
+  recipe: Callable[[str], ConfigDict] | None = None,
+  programs: Sequence[str] = PROGRAMS,
+) -> str:
+  """Trains and evaluates every cell of a grid, then writes a table and a figure.
+
+  What is finished is not made again; a cell that was killed goes on. A cell that fails
+  stops no other. With labels each cell's nearest-neighbour accuracy stands beside that
+  of its untrained network and of raw pixels.
+
+  Args:
+    config: what is not in the grid.
+    workdir: gets a work directory for each cell, measured.jsonl, and of all cells
+      sweep.jsonl, sweep.md and sweep.png, written anew after each.
+    grid: see `parse_grid`.
+    recipe: see `cells`.
+    programs: keys of `evaluators.PROGRAMS`; those that need labels are left out without
+      them.
+
+  Returns:
+    The table, and where to look.
+
+  Raises:
+    InputError: for settings that cannot work, or if another sweep is at work in the
+      directory, before anything is trained.
+    Failed: at the end, if a cell failed, naming each.
+    Stopped: after one of `errors.SIGNALS`, with everything saved.
+  """
+  for name in programs:
+    checks.choice("program", name, tuple(evaluators.PROGRAMS))
+  made = cells(config, parse_grid(grid), recipe)
+  root = paths.local(workdir).resolve()
+  with workdir_lib.alone(root, "sweeping"):
+    return _sweep(made, root, programs)
+
+
+def _sweep(made: Sequence[Cell], root: pathlib.Path, programs: Sequence[str]) -> str:
+  """`sweep` of what was checked, in a directory that is held."""
+  known = result_cache.Ledger(root / "measured.jsonl")
+  rows: list[dict[str, Any]] = []
+  fault = ""
+  for number, cell in enumerate(made, 1):
+    logging.info("cell %d of %d: %s", number, len(made), cell.name)
+    row: dict[str, Any] = {"cell": cell.name, "settings": cell.settings}
+    try:
+      row |= _measured(cell, root / cell.name, known, programs)
+    except Stopped:
+      raise
+    # Whatever it is, the other cells are to run all the same.
+    except Exception as error:
+      if jax.process_count() > 1:
+        raise  # the other processes would wait for this one
+      logging.exception("the cell %s failed", cell.name)
+      row["failed"] = str(error)
+    rows.append(row)
+    if jax.process_index() == 0:
+      try:
+        jsonl.write(root / "sweep.jsonl", rows)
+        sweep_lib.write(root, rows)
+        fault = ""
+      except OSError as error:  # the table is printed all the same
+        fault = str(error)
+  fault = fault or known.fault
+  text = f"{sweep_lib.table(rows)}\n\nFigure: {root / 'sweep.png'}"
+  failed = [f"\n  {row['cell']}: {row['failed']}" for row in rows if "failed" in row]
+  if fault:
+    failed.append(f"\n  results cannot be written: {fault}")
+  if failed:
+    raise Failed(f"{text}\n\ncells that failed:{''.join(failed)}")
+  return text
+
+
+def _measured(
+  cell: Cell, path: pathlib.Path, known: result_cache.Ledger, programs: Sequence[str]
+) -> dict[str, Any]:
+  """Trains a cell, and gives what the programs find: program -> result."""
+  source = workdir_lib.kept_source(cell.config)
+  loop.train(cell.config, path, source)
+  step = max(checkpoint.steps(path))
+
+  @functools.cache
+  def run() -> program.Run:
+    return program.open_run(path, step, source)
+
+  @functools.cache
+  def digest() -> str:
+    return fingerprints.network(run().config, run().variables)
+
+  found: dict[str, Any] = {"step": step}
+  applicable = needs.applicable(cell.config, source)
+  for name in (name for name in programs if name in applicable):
+    module, options = evaluators.PROGRAMS[name]
+    if name in evaluators.RESUMABLE:
+      options = options | {"folder": path / "eval" / module}
+    loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
+
+    def measure(loaded=loaded, options=options):
+      return program.evaluate(loaded, run(), **options)
+
+    # Weights and settings too: a cell may have been trained anew.
+    of = {"cell": cell.name, "step": step, "program": name, "run": digest()}
+    of |= {"data": other_sets.fingerprint(name, run().config, source)}
+    of |= fingerprints.versions(loaded.__name__)
+    found[name] = known.get(of, measure)
+  if "knn" in found:
+    resolved = workdir_lib.read_config(path)
+    found["untrained"] = _control("untrained", resolved, source, known, run)
+    found["pixels"] = _control("pixels", resolved, source, known, run)
+  return found
+
+
+def _control(kind, config, source, known, run) -> dict[str, Any]:
+  """Nearest neighbours on h of the network before training, or on raw pixels."""
+  sections = ("data", "augment", "eval") + (("model",) if kind == "untrained" else ())
+  settings = {name: config[name].to_dict() for name in sections}
+  # The place of the data, which their fingerprint stands for.
+  settings["data"] = settings["data"] | {"source": ""}
+  if kind == "untrained":
+    settings["seed"] = config.seed
+
+  def measure():
+    opened = run()
+    variables = (
+      program.untrained(opened) if kind == "untrained" else baseline_features.pixels
+    )
+    found = knn.evaluate(opened.config, variables, opened.source, opened.mesh)
+    return {"h": {"accuracy": found["h"]["accuracy"]}}
+
+  of = {"control": kind, "settings": jsonl.to_json(settings)}
+  of |= {"data": fingerprints.data(source)}
+  of |= fingerprints.versions(knn.__name__, baseline_features.__name__)
+  return known.get(of, measure)

@@ -1,0 +1,1 @@
+"""This machine: paths, array files, cores and memory."""

@@ -1,0 +1,35 @@
+"""Networks: ResNet and ViT backbones, projectors, text and two-tower models."""
+
+from ncl_jax.models.contrastive import ContrastiveModel
+from ncl_jax.models.projector import NoProjector, Projector
+from ncl_jax.models.resnet import (
+  STEMS,
+  BasicBlock,
+  Bottleneck,
+  ResNet,
+  resnet10,
+  resnet18,
+  resnet50,
+)
+from ncl_jax.models.text_transformer import PixelText, TextTransformer
+from ncl_jax.models.two_towers import TwoTowers
+from ncl_jax.models.vit import ViT, vit_small, vit_tiny
+
+__all__ = [
+  "STEMS",
+  "BasicBlock",
+  "Bottleneck",
+  "ContrastiveModel",
+  "NoProjector",
+  "PixelText",
+  "Projector",
+  "ResNet",
+  "TextTransformer",
+  "TwoTowers",
+  "ViT",
+  "resnet10",
+  "resnet18",
+  "resnet50",
+  "vit_small",
+  "vit_tiny",
+]

@@ -1,0 +1,440 @@
+"""What a run will need on machines that are not at hand: its step, compiled for them.
+
+The step is the one that `train` runs; its data are stood in for by their shapes. TPUs
+need the package libtpu and no TPU.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import config as config_lib
+from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
+from ncl_jax.runtime import hlo, sharding, timing
+from ncl_jax.training import input_pipeline, workdir
+from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import step as step_lib
+
+# Memory of one device as JAX counts them, GiB, by a part of its `device_kind`; the
+# makers' data sheets. The first that fits counts.
+MEMORY_GIB = {
+  "TPU v2": 8,
+  "TPU v3": 16,
+  "TPU v4": 32,
+  "TPU v5 lite": 16,
+  "TPU v5": 95,
+  "TPU v6": 32,
+}
+
+# (training images, height, width, channels, classes) of sets that need not be at hand.
+KNOWN = {
+  "digits": (1_438, 8, 8, 1, 10),
+  "tfds:cifar10": (50_000, 32, 32, 3, 10),
+  "tfds:cifar100": (50_000, 32, 32, 3, 100),
+  "tfds:fashion_mnist": (60_000, 28, 28, 1, 10),
+  "tfds:imagenet2012": (1_281_167, 256, 256, 3, 1_000),
+  "folder:imagenet100": (126_689, 256, 256, 3, 100),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What the compiled step needs; bytes are those of one device.
+
+  Attributes:
+    devices: how many, and of which kind.
+    batch: images in a global batch.
+    per_call: steps in a call of the program.
+    form: of NT-Xent, see `objective.form`; the name of another loss.
+    compile_seconds: tracing included.
+    arguments: bytes by what they hold: parameters, optimiser state, data, ...
+    temp: bytes of activations, gradients and the like.
+    program: bytes of the program itself.
+    limit: bytes that there are; None where unknown.
+    too_large: the compiler's message where it gave up for want of memory.
+    model_flops: of the network's products, both passes, all devices.
+    counted_flops: the compiler's count of a device's program, a loop's body once.
+    collectives: by kind, see `hlo.collectives`.
+    views: of each image.
+  """
+
+  devices: int
+  kind: str
+  batch: int
+  per_call: int
+  form: str
+  compile_seconds: float
+  arguments: dict[str, int]
+  temp: int = 0
+  program: int = 0
+  limit: int | None = None
+  too_large: str = ""
+  model_flops: int = 0
+  counted_flops: float = 0.0
+  collectives: tuple[hlo.Collective, ...] = ()
+  views: int = 2
+
+  @property
+  def total(self) -> int:
+    """Bytes that a device holds while the step runs."""
+    return sum(self.arguments.values()) + self.temp + self.program
+
+  @property
+  def fits(self) -> bool | None:
+    """Whether it does; None where the memory is unknown."""
+    if self.too_large:
+      return False
+    return None if self.limit is None else self.total <= self.limit
+
+
+def devices(topology: str) -> Sequence[jax.Device]:
+  """The devices of a machine that need not be at hand.
+
+  Args:
+    topology: "GENERATION:SHAPE", as "v5e:4x4" or "v4:2x2x2", in chips; "cpu:N" for N
+      simulated ones of this machine.
+
+  Raises:
+    InputError: for an unknown one, or where libtpu is not installed.
+  """
+  # The machine's own accelerator is not needed, and asking for it may take minutes.
+  with contextlib.suppress(RuntimeError):  # jax has started, on CPU in our tests
+    jax.config.update("jax_platforms", "cpu")
+  kind, _, shape = topology.partition(":")
+  if kind == "cpu" and shape.isdigit() and int(shape):
+    with contextlib.suppress(RuntimeError):
+      jax.config.update("jax_num_cpu_devices", int(shape))
+    if jax.device_count() < int(shape):
+      raise InputError(f"topology {topology}: jax runs with {jax.device_count()}")
+    return jax.devices()[: int(shape)]
+  if not re.fullmatch(r"v\w+:\d+(x\d+)+", topology):
+    raise InputError(f"topology {topology!r}; allowed: cpu:8, v5e:4x4, v4:2x2x2, ...")
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this is no machine of Google's
+  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+  # Of a v4 chip's two cores one device is made, as on the real machines.
+  options = {"chip_config_name": "megacore"} if kind == "v4" else {}
+  try:
+    return topologies.get_topology_desc(topology, "tpu", **options).devices
+  except RuntimeError as error:
+    if "not installed" in str(error):
+      raise InputError(
+        f"topology {topology}: libtpu is not installed: pip install '.[tpu]'"
+      ) from error
+    raise InputError(f"topology {topology}: {str(error).splitlines()[0]}") from error
+
+
+def stand_in(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
+  """A source of the data's shapes, which takes no memory.
+
+  Args:
+    config: names the data.
+    shape: (training images, height, width, channels, classes); (): from what is known,
+      else from the data themselves.
+  """
+  shape = tuple(shape) or KNOWN.get(config.data.source, ())
+  if not shape:
+    return workdir.load_source(config)
+  if len(shape) != 5 or min(shape[:4]) < 1:
+    raise InputError(
+      f"data shape {shape}; allowed: training images, height, width, channels, classes"
+    )
+  count, height, width, channels, classes = shape
+  if config.data.image_size:
+    height = width = config.data.image_size
+  count = config.data.train_examples or count
+  # One zero, seen from everywhere.
+  images = np.broadcast_to(np.uint8(0), (count, height, width, channels))
+  labels = np.zeros(count, np.int32) - (not classes)
+  split = Split(images, labels)
+  names = tuple(map(str, range(classes)))
+  return Source(config.data.source, {"train": split, "test": split}, names)
+
+
+def dump_to(folder: pathlib.Path) -> None:
+  """Makes the compiler write down what it settles on; before jax starts.
+
+  Args:
+    folder: empty.
+  """
+  flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+  flags += " --xla_dump_hlo_module_re=jit_steps"
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+  # A program from the cache settles on nothing.
+  jax.config.update("jax_enable_compilation_cache", False)
+
+
+def plan(
+  config: ConfigDict,
+  source: Source,
+  devices: Sequence[jax.Device],
+  dump: pathlib.Path | None = None,
+  code: bool = True,
+) -> Plan:
+  """Compiles the train step for the devices, without running anything.
+
+  Args:
+    config: settings, as given to `train`.
+    source: the data, or their shapes.
+    devices: from `devices`, or `jax.devices()`.
+    dump: given to `dump_to` before; memory is read from there as it is laid out.
+    code: False, with `dump`: machine code, which takes most of the time and changes no
+      other number, is not waited for. A thread is left at work on it; the process is
+      to end soon.
+
+  Raises:
+    InputError: for settings that cannot work.
+  """
+  config_lib.validate(config)
+  config = config_lib.resolve(config, source)
+  mesh = sharding.make_mesh(devices)
+  batch = config.train.batch_size
+  sharding.check_batch(mesh, batch, config.train.accumulate)
+  resident = input_pipeline.is_resident(config, source, mesh)
+  per_call = input_pipeline.steps_per_call(config, resident, mesh)
+  optimizer, learning_rate = step_lib.make_optimizer(
+    config, source.steps_per_epoch(batch)
+  )
+  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  steps = step_lib.make_steps(
+    config,
+    source,
+    mesh,
+    optimizer,
+    learning_rate,
+    resident=resident,
+    per_call=per_call,
+  )
+  data = _data(config, source, batch, resident)
+  form = config.loss.name
+  if form == "nt_xent":
+    form = loss_lib.form(2 * batch, config_lib.widths(config)["z"], mesh.size)
+  known: dict[str, Any] = {
+    "devices": mesh.size,
+    "kind": devices[0].device_kind,
+    "batch": batch,
+    "per_call": per_call,
+    "form": form,
+    "arguments": {
+      "parameters": _bytes(state.params),
+      "batch statistics": _bytes(state.batch_stats),
+      "optimiser state": _bytes(state.opt_state),
+      **({"momentum encoder": _bytes(state.momentum)} if state.momentum else {}),
+      "training images" if resident else "batch": _bytes(data)
+      // (1 if resident else mesh.size),
+    },
+    "limit": _limit(mesh),
+    "views": config_lib.views(config),
+    "model_flops": batch * model_flops(config, source),
+  }
+  began = time.perf_counter()
+  lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
+  try:
+    if dump is not None and not code:
+      return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
+    compiled = lowered.compile(step_lib.cpu_effort(1, mesh))
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    seconds = time.perf_counter() - began
+    return Plan(**known, compile_seconds=seconds, too_large=_reason(str(error)))
+  seconds = time.perf_counter() - began
+  memory, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
+  arguments = known["arguments"]
+  # What the device's own layout adds, and the small rest of the state.
+  arguments["rest"] = max(
+    0,
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    - sum(arguments.values()),
+  )
+  temp = memory.temp_size_in_bytes
+  for layout in _layouts(dump) if dump else ():
+    # A TPU's compiler adds the gaps between buffers to the memory that they lie in.
+    _, temp = assigned(layout)
+  return Plan(
+    **known,
+    compile_seconds=seconds,
+    temp=temp,
+    program=memory.generated_code_size_in_bytes,
+    counted_flops=costs.get("flops", 0.0),
+    collectives=tuple(hlo.collectives(compiled.as_text())),
+  )
+
+
+def _until_planned(
+  lowered: Any, dump: pathlib.Path, arguments: dict[str, int], began: float
+) -> dict[str, Any]:
+  """What is known once the compiler has laid out the memory."""
+  failed: list[Exception] = []
+
+  def compile_() -> None:
+    try:
+      lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+      failed.append(error)
+
+  thread = threading.Thread(target=compile_, daemon=True)
+  thread.start()
+  # Written after the file that is read here.
+  while not any(dump.glob("*after_optimizations_after_buffer_assignment.txt")):
+    thread.join(0.5)
+    if failed:
+      raise failed[0]
+    if not thread.is_alive():
+      raise InputError(
+        "this compiler tells nothing before it is done: leave out --nocode"
+      )
+  seconds = time.perf_counter() - began
+  thread.join(2)
+  (program,) = dump.glob("*after_optimizations_after_buffer_assignment.txt")
+  (layout,) = _layouts(dump)
+  held, temp = assigned(layout)
+  arguments["rest"] = max(0, held - sum(arguments.values()))
+  return {
+    "compile_seconds": seconds,
+    "temp": temp,
+    "collectives": tuple(hlo.collectives(program.read_text())),
+  }
+
+
+def _layouts(dump: pathlib.Path) -> list[str]:
+  """The compiler's accounts of its buffers, one of the step."""
+  files = dump.glob("*after_optimizations-buffer-assignment.txt")
+  return [file.read_text() for file in files]
+
+
+def assigned(text: str) -> tuple[int, int]:
+  """Bytes of a device's main memory in XLA's account of its buffers.
+
+  Args:
+    text: of the file that ends in buffer-assignment.txt.
+
+  Returns:
+    (arguments, results and constants; temporary).
+
+  >>> assigned("allocation 0: size 8, parameter 1, shape |f32[2]|, maybe-live-out:")
+  (8, 0)
+  """
+  held = temp = 0
+  for size, what in re.findall(r"^allocation \d+: size (\d+), (.*)$", text, re.M):
+    if "thread-local" in what or what.startswith("color"):
+      continue  # of other memories
+    if "preallocated-temp" in what:
+      temp += int(size)
+    else:
+      held += int(size)
+  return held, temp
+
+
+def _data(
+  config: ConfigDict, source: Source, batch: int, resident: bool
+) -> dict[str, Any]:
+  count = source.num_examples("train") if resident else batch
+  label = jax.ShapeDtypeStruct((count,), np.int32)
+  shape = (math.prod(source.image_shape),) if resident else source.image_shape
+  image = jax.ShapeDtypeStruct((count, *shape), np.uint8)
+  data = {"image": image, "label": label}
+  if config.loss.name == "clip":
+    data["tokens"] = jax.ShapeDtypeStruct((count, config.text.length), np.int32)
+  return data | ({"order": label} if resident else {})
+
+
+def _bytes(tree: Any) -> int:
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _limit(mesh: Mesh) -> int | None:
+  kind = mesh.devices.flat[0].device_kind
+  for name, gib in MEMORY_GIB.items():
+    if name in kind:
+      return gib * 2**30
+  return None
+
+
+def model_flops(config: ConfigDict, source: Source) -> int:
+  """Floating point operations of an image: the backward pass counts twice.
+
+  Args:
+    config: resolved settings.
+    source: the data, or their shapes.
+  """
+  size, channels = config.augment.size, source.image_shape[-1]
+  shape = (config_lib.views(config), size, size, channels)
+  views = jax.ShapeDtypeStruct(shape, jnp.float32)
+  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  return 3 * timing.flops(config_lib.model(config).apply, variables, views)
+
+
+def _reason(message: str) -> str:
+  """The sentence with the sizes, of pages."""
+  found = re.search(r"Used \S+ of \S+ hbm[^\n]*", message)
+  return found[0].strip() if found else message.splitlines()[0]
+
+
+def text(found: Plan, title: str) -> str:
+  """A plan as a page to read.
+
+  Args:
+    found: from `plan`.
+    title: what was planned.
+  """
+  share = found.batch // found.devices
+  lines = [
+    title,
+    f"{found.devices} x {found.kind}, batch {found.batch:,} = {share:,} images a device"
+    f", {found.per_call} step(s) a call, loss {found.form}",
+    f"{'compiled' if found.program else 'memory planned'} in "
+    f"{found.compile_seconds:.0f} s",
+    "",
+    "MiB per device",
+  ]
+  rows = dict(found.arguments)
+  if not found.too_large:
+    views = found.views * share
+    rows[f"temporary ({found.temp / views / 2**20:.2f} a view)"] = found.temp
+    if found.program:
+      rows["program"] = found.program
+  rows["together"] = found.total
+  lines += [f"  {name:28} {size / 2**20:12,.1f}" for name, size in rows.items()]
+  if found.limit:
+    lines.append(f"  {'there are':28} {found.limit / 2**20:12,.1f}")
+  verdict = {True: "fits", False: "DOES NOT FIT", None: "memory unknown here"}
+  lines.append(verdict[found.fits] + (f": {found.too_large}" * bool(found.too_large)))
+  if found.fits is False:
+    lines.append("less: --config.train.accumulate=K, --config.model.remat=True")
+  lines += ["", f"network, TFLOP a step: {found.model_flops / 1e12:,.2f}"]
+  if found.too_large:
+    return "\n".join(lines)
+  if found.counted_flops:
+    lines.append(
+      f"compiler's count of a device's program, TFLOP: "
+      f"{found.counted_flops / 1e12:,.2f} (a loop's body once)"
+    )
+  lines += [
+    "",
+    "Collectives of a step, MiB of results on a device",
+  ]
+  for kind in sorted({c.kind for c in found.collectives}):
+    of_kind = [c for c in found.collectives if c.kind == kind]
+    size = sum(c.bytes for c in of_kind) / 2**20
+    lines.append(f"  {kind:28} {size:12,.2f} in {len(of_kind)}")
+    for what in sorted({c.origin for c in of_kind}):
+      part = [c.bytes for c in of_kind if c.origin == what]
+      lines.append(f"    {what:26} {sum(part) / 2**20:12,.2f} in {len(part)}")
+  return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""The paper's first figure: test images that activate single dimensions most."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ncl_jax.report.comparison import Comparison
+from ncl_jax.report.figures import drawing, selection
+
+CELL = 0.43  # inches of one image
+
+
+def _grid(
+  ax: Axes, comparison: Comparison, top: selection.TopImages, pitch: float
+) -> None:
+  """Draws one arm's top images: a row a dimension, one unit a column."""
+  for r, (dimension, images) in enumerate(zip(top.dimensions, top.images, strict=True)):
+    y = r * pitch
+    lines = [f"dim {dimension}"]
+    if top.majority[r] >= 0:
+      known = int((comparison.labels[images[images >= 0]] >= 0).sum())
+      name = comparison.class_name(top.majority[r])
+      lines += [drawing.plain(name, 12), f"{round(top.share[r] * known)} of {known}"]
+    ax.text(-0.15, y + 0.5, "\n".join(lines), ha="right", va="center", fontsize=6.5)
+    for c, n in enumerate(images):
+      if n < 0:
+        continue
+      image = comparison.images[n]
+      height, width = np.array(image.shape[:2]) / max(image.shape[:2]) * 0.86
+      left, top_edge = c + (1 - width) / 2, y + (1 - height) / 2
+      box = (left, left + width, top_edge + height, top_edge)
+      pixels = image[..., 0] if image.shape[-1] == 1 else image
+      ax.imshow(
+        pixels, cmap="gray", vmin=0, vmax=255, extent=box, interpolation="nearest"
+      )
+      label = comparison.labels[n]
+      if label < 0:
+        continue
+      agrees = label == top.majority[r]
+      frame = Rectangle(
+        (left, top_edge),
+        width,
+        height,
+        fill=False,
+        edgecolor=drawing.AGREES if agrees else drawing.DIFFERS,
+        linewidth=1.1 if agrees else 2.2,
+        linestyle="-" if agrees else (0, (2, 1)),
+      )
+      ax.add_patch(frame)
+      ax.text(
+        c + 0.5,
+        y + 1.0,
+        drawing.plain(comparison.class_name(label), 9),
+        ha="center",
+        va="top",
+        fontsize=5.5,
+        fontweight="normal" if agrees else "bold",
+      )
+
+
+def top_images(
+  comparison: Comparison, rows: int = 8, columns: int = 8
+) -> drawing.Picture:
+  """The images that activate the most active dimensions most, CL beside NCL."""
+  known = bool((comparison.labels >= 0).any())
+  tops = [
+    selection.top_images(
+      arm.features, comparison.labels, comparison.threshold, rows, columns
+    )
+    for arm in comparison.arms
+  ]
+  pitch = 1.26 if known else 1.0
+  lines = max(1, *(len(top.dimensions) for top in tops[:2]))
+  width = max(3, *(top.images.shape[1] for top in tops[:2]))
+  margin = 1.75
+  across, down = (width + margin) * CELL, lines * pitch * CELL
+
+  def draw(narrow: bool) -> Figure:
+    figure, axes = drawing.panels(2, across + 0.15, down + 0.35, 1 if narrow else 2)
+    for ax, arm, top, color in zip(
+      axes, comparison.arms, tops, drawing.colors(comparison), strict=False
+    ):
+      if len(top.dimensions):
+        _grid(ax, comparison, top, pitch)
+        ax.set(xlim=(-margin, width), ylim=(lines * pitch, 0), aspect="equal")
+        ax.set_anchor("N")
+        ax.set_axis_off()
+      else:
+        drawing.say(ax, "no live dimension")
+      ax.set_title(drawing.plain(arm.label, 30), color=color)
+    return figure
+
+  sentences = [
+    "Each row is one dimension of f, from the top those with the largest expected"
+    " activation E[f]; its columns are the test images with the highest value in that"
+    f" dimension, highest first (only values above {comparison.threshold:g}). First"
+    " seed."
+  ]
+  if known:
+    shares = [
+      f"{arm.label} {100 * np.nanmean(top.share):.0f} %"
+      for arm, top in zip(comparison.arms, tops, strict=True)
+      if np.isfinite(top.share).any()
+    ]
+    sentences += [
+      "Green frame: the image is of the row's most frequent class, named at the left"
+      " with its count; dashed pink frame: it is not.",
+      f"Share of the most frequent class, mean over the rows: {', '.join(shares)}."
+      if shares
+      else "",
+    ]
+  caption = " ".join(sentence for sentence in sentences if sentence)
+  names = " and ".join(arm.label for arm in comparison.arms[:2])
+  return drawing.picture(
+    draw,
+    "top_images",
+    "What single dimensions respond to",
+    caption,
+    f"Two grids of test images, {names}, a row for each of the most active dimensions."
+    + (f" {sentences[-1]}" if known else ""),
+  )

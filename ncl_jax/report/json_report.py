@@ -1,0 +1,77 @@
+"""The report as one JSON document: every number behind the page."""
+
+import math
+from typing import Any
+
+from ncl_jax.report import statistics, tables
+from ncl_jax.report.comparison import Comparison, Metric
+from ncl_jax.report.figures.drawing import Picture
+
+
+def _finite(x: float | None) -> float | None:
+  return float(x) if x is not None and math.isfinite(x) else None
+
+
+def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
+  arms = {}
+  for arm in comparison.arms:
+    values = arm.values.get(metric.key, ())
+    summary = statistics.summarize(values)
+    arms[arm.key] = {
+      "seeds": [_finite(x) for x in values],
+      "mean": _finite(summary.mean),
+      "standard_deviation": _finite(summary.deviation),
+      "expected": _finite(comparison.expected.get(arm.key, {}).get(metric.key)),
+    }
+  pair = tables.difference(comparison, metric)
+  return {
+    "label": metric.label,
+    "group": metric.group,
+    "unit": metric.unit,
+    "better": metric.better,
+    "note": metric.note,
+    "chance": _finite(comparison.chance.get(metric.key)),
+    "arms": arms,
+    "difference": {
+      "pairs": pair.pairs,
+      "mean": _finite(pair.mean),
+      "interval": [_finite(x) for x in pair.interval] if pair.interval else None,
+      "verdict": statistics.verdict(pair, metric.better, metric.margin),
+    },
+  }
+
+
+def document(comparison: Comparison, pictures: tuple[Picture, ...]) -> dict[str, Any]:
+  """All of the report but the pixels, in types that strict JSON knows.
+
+  Args:
+    comparison: what was measured.
+    pictures: the figures drawn from it.
+
+  Returns:
+    A dict; shares stay shares (not percent), NaN is None.
+  """
+  return {
+    "title": comparison.title,
+    "facts": dict(comparison.facts),
+    "remarks": list(comparison.remarks),
+    "seeds": [int(seed) for seed in comparison.seeds],
+    "claim": statistics.claim(len(comparison.seeds)),
+    "interval_level": statistics.LEVEL,
+    "baseline": comparison.baseline.key,
+    "method": comparison.method.key,
+    "arms": {arm.key: arm.label for arm in comparison.arms},
+    "metrics": {
+      metric.key: _metric(comparison, metric) for metric in comparison.metrics
+    },
+    "figures": [
+      {
+        "file": picture.wide.file,
+        "narrow_file": picture.narrow.file,
+        "title": picture.title,
+        "caption": picture.caption,
+        "description": picture.description,
+      }
+      for picture in pictures
+    ],
+  }

@@ -1,0 +1,1 @@
+"""Devices, processes, checkpoints, files and timing: what programs stand on."""

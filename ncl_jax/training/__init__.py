@@ -1,0 +1,1 @@
+"""Training: state, step, loss, loop and work directory."""

@@ -1,0 +1,103 @@
+"""Predicts what a run costs, and warns before a long one on a CPU."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from ncl_jax import config as config_lib
+from ncl_jax.data.source import Source
+from ncl_jax.runtime import timing
+from ncl_jax.training import step as step_lib
+
+# Operations a second: of two cores of a server on a ResNet-18 (docs/performance.md) and
+# on a network of an eighth of its width (the README's `launch.check`); and, assumed, a
+# third of what a data-centre GPU can at its best.
+_CPU_FLOPS, _CPU_FLOPS_NARROW, GPU_FLOPS = 5e10, 1.6e10, 3e13
+
+
+_NARROW = 32
+
+
+_LONG = 3600.0  # seconds on a CPU from which on one should know before
+
+
+_FEW_PIXELS = 3e8  # of all views of one kind; the digits' recipe has 1.3e7
+
+
+# From this side on the first layers are to shrink an image.
+_PHOTOGRAPH = 96
+
+
+def cost_warning(config: ConfigDict, source: Source) -> list[str]:
+  """What someone at a CPU should know before a training begins that takes hours.
+
+  Args:
+    config: resolved settings.
+    source: the data.
+
+  Returns:
+    Sentences; none on an accelerator, or where an hour is enough.
+  """
+  steps = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
+  pixels = steps * config.train.batch_size * config.augment.size**2
+  # Counting operations takes half a second: not where it cannot be long.
+  if jax.default_backend() != "cpu" or pixels < _FEW_PIXELS:
+    return []
+  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  cpu = cpu_seconds(config, step_flops(config, source, variables) * steps)
+  if cpu <= _LONG:
+    return []
+  first = f"about {duration(cpu)} on two CPU cores are to be expected (estimated)"
+  return [first, *(" ".join(line.split()) for line in advice(config, cpu))]
+
+
+def cpu_seconds(config: ConfigDict, work: float) -> float:
+  """So many operations on two cores."""
+  return work / (_CPU_FLOPS if config.model.width >= _NARROW else _CPU_FLOPS_NARROW)
+
+
+def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
+  """Ways to make a long run shorter, a line each."""
+  lines = []
+  is_resnet = config.model.backbone.startswith("resnet")
+  if is_resnet and config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
+    lines.append(
+      "Advice    for images of this size --config.model.stem=imagenet: a sixteenth of "
+      "the work\n          and memory"
+    )
+  if jax.default_backend() == "cpu" and cpu_seconds > 86400:
+    lines.append(
+      "Advice    too long for a CPU: --config.data.image_size=32 "
+      "--config.model.backbone=resnet10\n          --config.model.width=16 "
+      "--config.model.dtype=float32 --config.train.epochs=100"
+    )
+  long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
+  if long and config.method in ("cl", "ncl"):
+    lines.append(
+      "Advice    or minutes: launch.train_projector trains the projector alone, on a "
+      "pretrained\n          backbone's file; see docs/your_images.md"
+    )
+  return lines
+
+
+def images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStruct:
+  """Shape of a batch of views of one kind."""
+  size = config.augment.size
+  return jax.ShapeDtypeStruct((count, size, size, source.image_shape[-1]), jnp.float32)
+
+
+def step_flops(config: ConfigDict, source: Source, variables: Any) -> float:
+  """Of network, forward and backward, which is twice forward; the usual count."""
+  one = images(config, source, config_lib.views(config))
+  forward = timing.flops(config_lib.model(config).apply, variables, one)
+  return 3.0 * forward * config.train.batch_size
+
+
+def duration(seconds: float) -> str:
+  """A length of time in words."""
+  for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+    if seconds >= 1.5 * size:
+      return f"{seconds / size:.0f} {unit}"
+  return "a minute"

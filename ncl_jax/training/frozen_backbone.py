@@ -1,0 +1,302 @@
+"""CL or NCL of the projector alone, on a backbone that stays as it is: minutes.
+
+The backbone sees each training image a few times, in random views; the projector then
+learns from those features. What comes out is a work directory like any other.
+"""
+
+import functools
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import checks, interop, losses, metrics, nonneg, numerics, optimizers
+from ncl_jax import config as config_lib
+from ncl_jax import features as features_lib
+from ncl_jax.checks import divergence
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.host import paths
+from ncl_jax.numerics import l2_normalize
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.runtime import sharding as sharding_lib
+from ncl_jax.training import restore
+from ncl_jax.training import step as step_lib
+from ncl_jax.training import workdir as workdir_lib
+
+LEARNING_RATE = 1e-3  # AdamW's, for a projector on features of any network
+MAX_BYTES = 2**33  # of the features of all views
+# Settings of the whole training that would be ignored here: refused.
+# What it sets itself.
+OWN = (
+  "train.epochs",
+  "optimizer.name",
+  "optimizer.learning_rate",
+  "optimizer.warmup_epochs",
+)
+NOT_TAKEN = (
+  "model.projector_batch_norm",
+  "loss.learn_temperature",
+  "loss.l1",
+  "loss.weight",
+  "train.init_from",
+)
+
+
+def train_projector(
+  config: ConfigDict,
+  backbone: str | pathlib.Path,
+  workdir: str | pathlib.Path,
+  *,
+  views: int = 4,
+  epochs: int = 100,
+  source: Source | None = None,
+) -> pathlib.Path:
+  """Trains a projector on the features of a backbone that was trained elsewhere.
+
+  The two views of an image that an epoch compares are drawn from those that the
+  backbone has seen. Nothing of the backbone changes, BatchNorm's statistics included.
+  Of the config's optimiser AdamW's weight decay is used, and nothing else.
+
+  Args:
+    config: of CL or NCL; its backbone must be the one given.
+    backbone: file of a PyTorch network, see `interop.backbone_from_torch`, or the work
+      directory of a run.
+    workdir: new directory for the result.
+    views: random views of each image that pass the backbone, at least 2 and even.
+    epochs: passes over the images.
+    source: the data, if they are loaded already.
+
+  Returns:
+    The absolute work directory.
+
+  Raises:
+    InputError: for settings that cannot work, before anything is computed.
+    FloatingPointError: if the loss, the gradient or a parameter stops being finite,
+      naming the step; nothing is saved.
+  """
+  checks.whole("epochs", epochs, 1)
+  if views < 2 or views % 2:
+    raise InputError(f"views = {views}: it must be an even number, at least 2")
+  config = _adapted(config, epochs)
+  config_lib.validate(config)
+  given = _read(backbone)
+  source = source or workdir_lib.load_source(config)
+  if source.split("train").partners is not None:
+    raise InputError(
+      f"{source.name} pairs each image with another: here the pairs are views of one"
+    )
+  resolved = config_lib.resolve(config, source)
+  _check_fit(given, resolved, source, backbone)
+  _check_memory(resolved, source, views)
+  config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  with (
+    workdir_lib.hold(path, config, source),
+    checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
+  ):
+    if checkpoints.latest_step() is not None:
+      raise InputError(f"{path} has a checkpoint already: choose another --workdir")
+    model = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+    model = _with_backbone(model, given, mesh)
+    h = _features(config, model, source, mesh, views)
+    model["params"]["projector"] = _fit(
+      h, model["params"]["projector"], config, mesh, path
+    )
+    last = source.steps_per_epoch(config.train.batch_size) * epochs
+    checkpoints.save(last, model=model, train={"step": jnp.int32(last)})
+  logging.info("a projector on %s is step %d of %s", backbone, last, path)
+  return path
+
+
+def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
+  config = config.copy_and_resolve_references()
+  if config.method not in ("cl", "ncl"):
+    raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
+  if config.loss.name != "nt_xent":
+    raise InputError(f"loss.name is {config.loss.name}: allowed is nt_xent")
+  usual = config_lib.defaults()
+  for key in NOT_TAKEN:
+    if config_lib.get(config, key) != config_lib.get(usual, key):
+      raise InputError(
+        f"{key} is {config_lib.get(config, key)}: a projector alone does not take it"
+      )
+  config.train.epochs = epochs
+  config.optimizer.update(
+    name="adamw", learning_rate=LEARNING_RATE, warmup_epochs=0.1 * epochs
+  )
+  return config
+
+
+def _read(backbone: str | pathlib.Path) -> Any:
+  """{"params": {"backbone"}, "batch_stats"} from a file or a work directory."""
+  path = paths.local(backbone)
+  if path.is_dir():
+    whole = sharding_lib.replicated(sharding_lib.make_mesh())
+    found, _ = checkpoint.load_model(path.resolve(), None, whole)
+    return _backbone_of(found)
+  try:
+    return interop.backbone_from_torch(interop.read(path))
+  except InputError as error:
+    raise InputError(f"{backbone}: {error}") from error
+
+
+def _backbone_of(model: Any) -> Any:
+  """The backbone's part of a network's variables."""
+  return {
+    kind: {name: tree for name, tree in model[kind].items() if name == "backbone"}
+    for kind in ("params", "batch_stats")
+  }
+
+
+def _check_fit(
+  given: Any, config: ConfigDict, source: Source, backbone: str | pathlib.Path
+) -> None:
+  """Raises unless the backbone is the config's."""
+  if (
+    config.model.backbone not in config_lib.VITS
+    and "layer1_0" in (given["params"]["backbone"])
+  ):
+    restore.check_fit(given, config, source, str(backbone))
+  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  checkpoint.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
+
+
+def _check_memory(config: ConfigDict, source: Source, views: int) -> None:
+  width = config_lib.widths(config)["h"]
+  images = source.num_examples("train")
+  need = 4 * images * views * width
+  if need > MAX_BYTES:
+    raise InputError(
+      f"the features of {views} views of {images} images take {need / 2**30:.1f} GiB, "
+      f"allowed are {MAX_BYTES / 2**30:.0f}: fewer --views, or "
+      "--config.data.train_examples"
+    )
+
+
+def _with_backbone(model: Any, given: Any, mesh: Mesh) -> Any:
+  """The new network with the backbone that was given."""
+  old = _backbone_of(model)
+  new = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), old, given)
+  new = jax.device_put(new, sharding_lib.replicated(mesh))
+  params = dict(model["params"]) | new["params"]
+  return {"params": params, "batch_stats": new["batch_stats"]}
+
+
+def _features(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh, views: int
+) -> np.ndarray:
+  """h of random views of the training images, [N, V, F]."""
+  parts: list[np.ndarray] = []
+  begun = time.monotonic()
+  for pair in range(views // 2):
+    both = features_lib.extract_two_views(
+      config_lib.model(config),
+      variables,
+      source,
+      "train",
+      view=config_lib.augmentation(config),
+      mesh=mesh,
+      batch_size=config.eval.batch_size,
+      # Other views than those that SEPIN looks at.
+      seed=config.seed + 1 + pair,
+    )
+    parts += [part.h for part in both]
+    took = time.monotonic() - begun
+    logging.info(
+      "views %d of %d have passed the backbone, %.0f s left",
+      len(parts),
+      views,
+      took / len(parts) * (views - len(parts)),
+    )
+  return np.stack(parts, 1)
+
+
+def _fit(
+  h: np.ndarray, params: Any, config: ConfigDict, mesh: Mesh, path: pathlib.Path
+) -> Any:
+  """The projector after training; writes a line of metrics.jsonl an epoch."""
+  n = len(h)
+  size = min(config.train.batch_size, n)
+  steps, epochs = n // size, config.train.epochs
+  projector = config_lib.model(config).projector
+  optimizer = optimizers.adamw(
+    optimizers.warmup_cosine(
+      config.optimizer.learning_rate,
+      warmup_steps=round(config.optimizer.warmup_epochs * steps),
+      total_steps=epochs * steps,
+    ),
+    weight_decay=config.optimizer.weight_decay,
+  )
+  run_epoch = functools.partial(
+    _epoch,
+    projector,
+    optimizer,
+    (config.loss.map, config.loss.precision, config.eval.threshold),
+    steps,
+    size,
+  )
+  h = jax.device_put(h, sharding_lib.replicated(mesh))
+  params = jax.device_put(params, sharding_lib.replicated(mesh))
+  state = (params, jax.jit(optimizer.init)(params))
+  if jax.process_index() == 0:
+    jsonl.truncate(path / "metrics.jsonl", 0)  # of an attempt that was killed
+  progress = jsonl.Progress(epochs * steps, 0, size)
+  for epoch in range(1, epochs + 1):
+    key = jax.random.fold_in(numerics.key(config.seed), epoch)
+    state, values = run_epoch(state, h, key, config.loss.temperature)
+    divergence.check(np.asarray(values.pop("fault")), epoch * steps)
+    values = {name: float(value) for name, value in values.items()}
+    if jax.process_index() == 0:
+      row = {"step": epoch * steps, "epoch": float(epoch)}
+      jsonl.append(path / "metrics.jsonl", row | values)
+    progress.update(epoch * steps, f"loss {values['loss']:.4f}")
+  progress.close()
+  return state[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperature):
+  """All steps of an epoch, and its metrics: means, of features the last batch's.
+
+  "fault" is `divergence.mark` of each step.
+  """
+  map_name, precision, threshold = settings
+  n, views = h.shape[:2]
+  order, choice = jax.random.split(key)
+  rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
+
+  def loss_of(params, pairs):
+    z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
+    f = nonneg.apply_map(z.reshape(size, 2, -1), map_name)
+    rows = losses.nt_xent(f, temperature=temperature, precision=precision)
+    return jnp.mean(rows), f
+
+  def step(state, at):
+    params, memory = state
+    rows, number = at
+    # Two different views of each image.
+    keys = jax.random.split(jax.random.fold_in(choice, number), size)
+    picked = jax.vmap(lambda k: jax.random.permutation(k, views)[:2])(keys)
+    pairs = h[rows[:, None], picked]
+    (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(params, pairs)
+    updates, memory = optimizer.update(gradient, memory, params)
+    params = optax.apply_updates(params, updates)
+    fault = divergence.mark(loss, gradient, params)
+    return (params, memory), (loss, f[:, 0], fault)
+
+  state, (loss, f, fault) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
+  last = l2_normalize(f[-1])
+  return state, {
+    "loss": jnp.mean(loss),
+    "fault": fault,
+    "sparsity": metrics.sparsity(last, threshold),
+    "live_dimensions": jnp.sum(metrics.live_dimensions(last, threshold)),
+    "zero_rows": metrics.num_zero_rows(last),
+  }

@@ -1,0 +1,123 @@
+"""A classifier on the whole test set while it trains, and the checkpoint that did best.
+
+The best step is chosen by the test set itself: report the last, and of the best no more
+than that it is there.
+"""
+
+import math
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import config as config_lib
+from ncl_jax import features
+from ncl_jax.data.source import Source
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.training import classifier
+
+FOLDER = "best"
+
+
+def top(scores: np.ndarray, labels: np.ndarray, k: int) -> float:
+  """Share of the labelled rows whose class is among the k highest scores.
+
+  Args:
+    scores: [N, K]; of equal ones the lower class counts as higher.
+    labels: [N] int; -1 is left out.
+    k: at least 1; K and more give 1.
+
+  Returns:
+    In [0, 1]; NaN without a labelled row, or if a score is not finite.
+
+  >>> top(np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 5.0]]), np.array([2, 2]), 1)
+  0.0
+  >>> top(np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 5.0]]), np.array([2, 2]), 2)
+  1.0
+  """
+  known = labels >= 0
+  if not known.any() or not np.isfinite(scores).all():
+    return math.nan
+  order = np.argsort(-scores[known], axis=1, kind="stable")[:, :k]
+  return float((order == labels[known, None]).any(1).mean())
+
+
+def evaluate(
+  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
+) -> dict[str, float]:
+  """Top-1 and top-5 on the test split, the network in evaluation mode.
+
+  Args:
+    config: resolved settings of a classifier.
+    variables: {"params", "batch_stats"}.
+    source: labelled data.
+    mesh: for the forward passes.
+
+  Returns:
+    {"test_top1", "test_top5", "test_images"}, the last: how many have a label.
+  """
+  found = features.extract(
+    config_lib.model(config),
+    variables,
+    source,
+    "test",
+    view=config_lib.augmentation(config),
+    mesh=mesh,
+    batch_size=config.eval.batch_size,
+  )
+  weights = jax.device_get(variables["params"]["classifier"])
+  scores = np.asarray(classifier.scores(config, weights, found.z))
+  return {
+    "test_top1": top(scores, found.labels, 1),
+    "test_top5": top(scores, found.labels, 5),
+    "test_images": int((found.labels >= 0).sum()),
+  }
+
+
+class Best:
+  """WORKDIR/best, a work directory of its own with the best step so far.
+
+  An open resource, to be closed.
+
+  Args:
+    workdir: of the run.
+    config: its resolved settings.
+    start: steps done before; what metrics.jsonl says of them counts.
+  """
+
+  def __init__(self, workdir: pathlib.Path, config: ConfigDict, start: int):
+    folder = workdir / FOLDER
+    rows = jsonl.read(workdir / "metrics.jsonl")
+    seen = [row.get("test_top1") for row in rows if row["step"] <= start]
+    self._best = max((value for value in seen if value is not None), default=-1.0)
+    self._checkpoints = checkpoint.Checkpoints(folder, keep=1)
+    if jax.process_index() == 0:
+      jsonl.replace(folder / "config.json", config_lib.to_json(config))
+
+  def offer(self, step: int, top1: float, items: dict[str, Any]) -> None:
+    """Keeps a step if it is better than all before.
+
+    Args:
+      step: steps done.
+      top1: on the test split.
+      items: of a checkpoint, "model" and "train".
+
+    Raises:
+      SaveError: if it cannot be written.
+    """
+    if not top1 > self._best:
+      return
+    self._best = top1
+    # A run that was killed comes by again, with the same numbers: what is there of a
+    # later step is better still.
+    if (self._checkpoints.latest_step() or 0) < step:
+      self._checkpoints.save(step, **items)
+      logging.info("step %d is the best so far: %.2f %% top-1", step, 100 * top1)
+
+  def close(self) -> None:
+    """Waits for what is being written."""
+    self._checkpoints.__exit__()

@@ -1,0 +1,181 @@
+"""How training data reach the devices: once, if the set is small, or batch by batch."""
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax.data.source import Batch, Source, epoch_order
+from ncl_jax.errors import InputError
+from ncl_jax.models import byte_tokenizer
+from ncl_jax.runtime import sharding as sharding_lib
+
+
+class Feed(Protocol):
+  """What a call of the compiled step gets."""
+
+  def at(self, step: int) -> Any:
+    """The data for the steps after `step`; steps are asked for in their order."""
+
+  def close(self) -> None:
+    """Ends what works in the background."""
+
+
+def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
+  """Whether the training images are to lie on the devices, whole on each of them.
+
+  Args:
+    config: for `data.on_device_mib`.
+    source: the data.
+    mesh: its devices; simulated ones share the host's memory, which holds a copy for
+      each.
+  """
+  train = source.split("train")
+  images = train.images
+  if not isinstance(images, np.ndarray) or train.partners:
+    return False  # decoded, or paired, batch by batch
+  simulated = sharding_lib.platform(mesh) == "cpu"
+  copies = len(mesh.local_devices) if simulated else 1
+  return images.nbytes * copies <= config.data.on_device_mib * 2**20
+
+
+def steps_per_call(config: ConfigDict, resident: bool, mesh: Mesh | None = None) -> int:
+  """How many steps a call of the compiled program makes at most.
+
+  Raises:
+    InputError: for several, with data that come batch by batch.
+  """
+  wanted = config.train.steps_per_call
+  if wanted > 1 and not resident:
+    raise InputError(
+      f"train.steps_per_call is {wanted}: allowed is 1 for data that do not lie on the "
+      f"devices (at most data.on_device_mib = {config.data.on_device_mib}, and decoded)"
+    )
+  if wanted:
+    return wanted
+  # On CPU a call costs nothing beside its step.
+  return 20 if resident and sharding_lib.platform(mesh) != "cpu" else 1
+
+
+def open_feed(
+  source: Source, config: ConfigDict, mesh: Mesh, start: int, resident: bool
+) -> Feed:
+  """The data of a run from step `start` on, in the order that its seed gives.
+
+  Args:
+    source: the data.
+    config: resolved settings.
+    mesh: from `sharding.make_mesh`.
+    start: steps already done.
+    resident: from `is_resident`; whichever it is, the batches are the same.
+  """
+  if resident:
+    return _Resident(source, config, mesh)
+  return _Streamed(source, config, mesh, start)
+
+
+def batch_of(
+  data: dict[str, jax.Array],
+  start: jax.Array,
+  size: int,
+  mesh: Mesh,
+  shape: tuple[int, ...],
+):
+  """Takes a batch out of resident data, inside the compiled step.
+
+  Each device picks its own rows from its own copy: nothing moves.
+
+  Args:
+    data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
+      and perhaps "tokens" [M, L].
+    start: the batch's first place in the order.
+    size: images in it.
+    mesh: whose devices share it.
+    shape: (H, W, C).
+
+  Returns:
+    {"image" [size, H, W, C], "label" [size]} and so on, split over the mesh.
+  """
+  rows = jax.lax.dynamic_slice(data["order"], (start,), (size,))
+  rows = jax.lax.with_sharding_constraint(rows, sharding_lib.batch_sharded(mesh))
+  batch = {name: jnp.take(x, rows, 0) for name, x in data.items() if name != "order"}
+  return batch | {"image": batch["image"].reshape(size, *shape)}
+
+
+class _Resident:
+  """Images, labels and an epoch's order on every device; only the last ever changes."""
+
+  def __init__(self, source: Source, config: ConfigDict, mesh: Mesh):
+    split = source.split("train")
+    images = np.asarray(split.images)
+    self._whole = sharding_lib.replicated(mesh)
+    self._per_epoch = source.steps_per_epoch(config.train.batch_size)
+    self._count, self._seed = len(split), config.seed
+    self._epoch = -1
+    # An image is a row: by itself a TPU would lay the set out with its three channels
+    # padded, four times as large, in a copy that every call would make.
+    rows = images.reshape(len(images), -1)
+    texts = _tokens(source, config)
+    self._data = self._put({"image": rows, "label": split.labels} | texts)
+    size = images.nbytes / 2**20
+    logging.info("the training images lie on the devices, %.1f MiB on each", size)
+
+  def _put(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {
+      name: jax.make_array_from_process_local_data(self._whole, a, a.shape)
+      for name, a in arrays.items()
+    }
+
+  def at(self, step: int) -> dict[str, jax.Array]:
+    epoch = step // self._per_epoch
+    if epoch != self._epoch:
+      order = epoch_order(self._count, self._seed, epoch).astype(np.int32)
+      self._data |= self._put({"order": order})
+      self._epoch = epoch
+    return dict(self._data)
+
+  def close(self) -> None:
+    self._data.clear()
+
+
+class _Streamed:
+  """Batches made in the background, put on the devices while these are at work."""
+
+  def __init__(self, source: Source, config: ConfigDict, mesh: Mesh, start: int):
+    self._mesh, self._next = mesh, start
+    self._texts = _tokens(source, config)
+    self._batches: Generator[Batch, None, None] = source.train_batches(
+      config.seed,
+      start,
+      config.train.batch_size,
+      sharding_lib.process_rows(mesh, config.train.batch_size),
+      # A text is an image's partner, where there are two towers.
+      pairs=not self._texts,
+    )
+
+  def at(self, step: int) -> dict[str, jax.Array]:
+    if step != self._next:
+      raise ValueError(f"step {step} asked for, the next is {self._next}")
+    self._next += 1
+    batch = next(self._batches)
+    texts = {name: rows[batch["id"]] for name, rows in self._texts.items()}
+    return sharding_lib.to_global(
+      self._mesh, {"image": batch["image"], "label": batch["label"]} | texts
+    )
+
+  def close(self) -> None:
+    self._batches.close()
+
+
+def _tokens(source: Source, config: ConfigDict) -> dict[str, np.ndarray]:
+  """{"tokens" [M, L]} of the training captions, where the loss takes them; else {}."""
+  if config.loss.name != "clip":
+    return {}
+  captions = source.split("train").captions
+  assert captions is not None  # as `config.resolve` has seen
+  return {"tokens": byte_tokenizer.encode(captions, config.text.length)}

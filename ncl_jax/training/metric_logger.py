@@ -1,0 +1,107 @@
+"""What a training writes down of its steps: `metrics.jsonl`, progress, warnings."""
+
+import collections
+import pathlib
+from typing import Any
+
+import jax
+from absl import logging
+from ml_collections import ConfigDict
+
+from ncl_jax import config as config_lib
+from ncl_jax.checks import divergence
+from ncl_jax.runtime import jsonl
+from ncl_jax.training import collapse
+
+
+class Recorder:
+  """Fetches a call's metrics one call late, checks them, and writes some of them.
+
+  Args:
+    file: gets a line every `train.log_every_steps` steps and at each epoch's end.
+    progress: is told of each call.
+    per_epoch: steps in an epoch.
+    config: resolved settings.
+  """
+
+  def __init__(
+    self,
+    file: pathlib.Path,
+    progress: jsonl.Progress,
+    per_epoch: int,
+    config: ConfigDict,
+  ) -> None:
+    self._file, self._progress = file, progress
+    self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
+    self._width, self._map = config_lib.widths(config)["z"], config.loss.map
+    self._warned: set[str] = set()
+    self._pending: collections.deque = collections.deque()
+
+  def writes(self, step: int) -> bool:
+    """Whether the metrics of this step go into the file."""
+    return step % self._log_every == 0 or step % self._per_epoch == 0
+
+  def add(
+    self, step: int, count: int, values: dict[str, Any], last: dict[str, Any]
+  ) -> None:
+    """Takes note of a call.
+
+    Args:
+      step: its last step.
+      count: how many it made.
+      values: their metrics, in the first `count` rows.
+      last: further values of the last step.
+
+    Raises:
+      FloatingPointError: if the call before left anything not finite, naming its first
+        such step.
+    """
+    self._pending.append((step, count, values, last))
+    if len(self._pending) > 1:
+      self._take()
+
+  def flush(self) -> None:
+    """Takes what is left; raises as `add`."""
+    while self._pending:
+      self._take()
+
+  def check(self, step: int, count: int, values: dict[str, Any]) -> None:
+    """Looks at a call at once, and at those before it; raises as `add`.
+
+    Args:
+      step: as in `add`, as are the others.
+      count: how many steps it made.
+      values: their metrics.
+    """
+    self.flush()
+    self._check(step, jax.device_get(values["fault"])[:count])
+
+  def _check(self, step, faults):
+    remedy = "The last checkpoint is kept."
+    if self._map == "exp":
+      remedy = f"The map exp is infinite above 88. {remedy}"
+    divergence.check(faults, step, remedy)
+
+  def _take(self):
+    step, count, values, last = self._pending.popleft()
+    values = dict(values)
+    losses, faults = jax.device_get((values["loss"], values.pop("fault")))
+    self._check(step, faults[:count])
+    self._progress.update(step, f"loss {losses[count - 1]:.4f}")
+    # Calls end where something is written: it is the last of their rows.
+    if self.writes(step):
+      values = jax.tree.map(lambda x: x[count - 1], jax.device_get(values))
+      values |= jax.device_get(last)
+      row = {"step": step, "epoch": step / self._per_epoch}
+      if jax.process_index() == 0:
+        jsonl.append(self._file, row | values)
+      if step % self._per_epoch == 0:
+        self._warn(row["epoch"], values)
+
+  def _warn(self, epoch, values):
+    lines = collapse.warnings(values, self._width, self._map)
+    # Said when it begins: a run that stays so would say it every epoch.
+    for kind, line in lines.items():
+      if kind not in self._warned:
+        logging.warning("epoch %d: %s", epoch, line)
+    self._warned = set(lines)

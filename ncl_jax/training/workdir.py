@@ -1,0 +1,265 @@
+"""A run's directory: config.json and data.json, written once, compared ever after."""
+
+import contextlib
+import functools
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from ncl_jax import config as config_lib
+from ncl_jax import data as data_lib
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.host import paths
+from ncl_jax.runtime import checkpoint, distributed, jsonl
+from ncl_jax.runtime import sharding as sharding_lib
+from ncl_jax.training import fingerprints
+
+_LOCK = ".lock"
+
+
+def prepare(
+  config: ConfigDict, workdir: str | pathlib.Path, source: Source
+) -> tuple[ConfigDict, pathlib.Path, Mesh]:
+  """Settles the config, the directory and the devices, and writes nothing yet.
+
+  Args:
+    config: as given.
+    workdir: new, or of an earlier call with the same config.
+    source: the data.
+
+  Returns:
+    (resolved config, absolute path, mesh of all devices).
+
+  Raises:
+    InputError: if the settings do not fit the data or the devices, the directory
+      belongs to another config or other data, or processes disagree.
+  """
+  config_lib.validate(config)
+  config = config_lib.resolve(config, source)
+  path = paths.local(workdir).resolve()
+  if (path / "config.json").exists():
+    _check_same(path, config, source)
+    stored = _stored(path)
+    config.train.cpu_devices = config.train.cpu_devices or stored.train.cpu_devices
+  elif path.exists() and not _is_free(path):
+    raise InputError(f"{path} is neither empty nor a work directory of this program")
+  elif config.train.init_from:
+    # A run that has begun needs its origin no more.
+    origin = pathlib.Path(config.train.init_from)
+    if not (origin / "config.json").is_file():
+      raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
+  accumulate = config.train.accumulate
+  devices = sharding_lib.set_cpu_devices(
+    config.train.batch_size // accumulate, config.train.cpu_devices
+  )
+  config.train.cpu_devices = devices
+  mesh = sharding_lib.make_mesh()
+  sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
+  # Also the point up to which every process sees the directory as it was.
+  distributed.agree("the config", config_lib.to_json(config))
+  seen = fingerprints.training_set(source)
+  distributed.agree("the training set", f"{source.name} {seen}")
+  return config, path, mesh
+
+
+def _check_same(path: pathlib.Path, config: ConfigDict, source: Source) -> None:
+  """Raises unless the run in a directory is that of the config and of the data.
+
+  The data are known by what they hold: their place may have changed.
+  """
+  stored = _stored(path)
+  change = data_changed(path, source)
+  if not change and recorded_data(path):
+    stored.data.source = config.data.source
+  faults = config_lib.differences(stored, config)
+  if faults:
+    hint = ""
+    if any(fault.startswith("train.epochs:") for fault in faults):
+      hint = (
+        " A run's schedule ends with its epochs: to train on, begin another run from "
+        f"its weights by --config.train.init_from={path}, with the epochs to add and "
+        "its own learning rate and warm-up (docs/resuming.md)."
+      )
+    raise InputError(
+      f"{path} holds a run of another config; nothing was changed. "
+      f"Differences: {'; '.join(faults)}. Choose another --workdir, or that config."
+      f"{hint}"
+    )
+  if change:
+    raise InputError(
+      f"the training set of {source.name} is not the one that {path} began with: "
+      f"{change}. Bring that back, or choose another --workdir"
+    )
+
+
+@contextlib.contextmanager
+def alone(folder: pathlib.Path, use: str) -> Iterator[None]:
+  """Makes a directory and keeps other programs out of it; process 0 does so for all.
+
+  Args:
+    folder: a run's, or one that holds the runs of a comparison or a sweep.
+    use: what it is used for, for the message.
+
+  Raises:
+    InputError: if a living process holds it, saying which and for what.
+  """
+  if jax.process_index() != 0:
+    yield
+    return
+  folder.mkdir(parents=True, exist_ok=True)
+  with checkpoint.lock(folder / _LOCK, use):
+    yield
+
+
+@contextlib.contextmanager
+def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[None]:
+  """Opens a directory for training, with its two files; keeps other runs out.
+
+  Args:
+    workdir: from `prepare`.
+    config: likewise.
+    source: the data.
+
+  Raises:
+    InputError: if a living process is training there, saying which, or a run of another
+      config has begun there since `prepare`; nothing is changed.
+  """
+  with alone(workdir, "training"):
+    if jax.process_index() != 0:
+      yield
+      return
+    if (workdir / "config.json").exists():
+      # Asked again: between `prepare` and the lock another run may have come and gone.
+      _check_same(workdir, config, source)
+    # The config first: it makes a directory a run's, and without it a file of the
+    # other's name is somebody's own.
+    jsonl.replace(workdir / "config.json", config_lib.to_json(config))
+    seen = json.dumps(fingerprints.training_set(source), indent=2, allow_nan=False)
+    jsonl.replace(workdir / "data.json", f"{seen}\n")
+    yield
+
+
+def data_changed(workdir: pathlib.Path, source: Source) -> str:
+  """How a training set differs from the one that a run began with; "" if it does not.
+
+  What `fingerprints` says of large sets that are read bit by bit holds here, too.
+
+  Args:
+    workdir: of the run; without data.json nothing is known.
+    source: the data as they are now.
+  """
+  then, now = recorded_data(workdir), fingerprints.training_set(source)
+  # A file of an earlier version lacks some keys: of those nothing is known.
+  differ = [key for key in then if key in now and then[key] != now[key]]
+  if not differ:
+    return ""
+  for key, what in (("training_images", "images"), ("image_shape", "is their shape")):
+    if key in differ:
+      return f"{then[key]} {what} then, {now[key]} now"
+  return f"as many images, {now['training_images']}, with other {', '.join(differ)}"
+
+
+def recorded_data(workdir: pathlib.Path) -> dict[str, Any]:
+  """The training set of a run, as its data.json has it; {} where there is none."""
+  try:
+    found = json.loads((workdir / "data.json").read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+# Where the data of runs lie now, see `data_moved`.
+_moved_to = ""
+
+
+def data_moved(spec: str) -> None:
+  """Says where the data of the runs that are read from now on lie.
+
+  Args:
+    spec: as `data.load` takes it; "": where each run's config.json says.
+  """
+  global _moved_to
+  _moved_to = spec
+
+
+def moved_to() -> str:
+  """What `data_moved` was told last."""
+  return _moved_to
+
+
+def read_config(workdir: str | pathlib.Path) -> ConfigDict:
+  """The resolved settings of a work directory, with `data_moved` taken into account.
+
+  Raises:
+    FileNotFoundError: if it has no config.json.
+    InputError: if that file is not one of ours.
+  """
+  config = _stored(paths.local(workdir).resolve())
+  config.data.source = _moved_to or config.data.source
+  return config
+
+
+def _stored(path: pathlib.Path) -> ConfigDict:
+  file = path / "config.json"
+  if not file.exists():
+    raise FileNotFoundError(f"no config.json in {file.parent}: train there first")
+  return config_lib.from_json(file.read_text(encoding="utf-8"))
+
+
+def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Source:
+  """The data that the settings name.
+
+  Args:
+    config: the settings.
+    flag: the option that names another place, for the message.
+
+  Raises:
+    InputError: if they cannot be loaded.
+  """
+  try:
+    return data_lib.load(
+      config.data.source,
+      image_size=config.data.image_size,
+      train_examples=config.data.train_examples,
+      on_bad_image=config.data.on_bad_image,
+      pair_factors=config.data.pair_factors,
+      classes_file=config.data.classes_file,
+    )
+  except InputError as error:
+    kind, _, place = config.data.source.partition(":")
+    if kind == "tfds" or not place or paths.scheme(place):
+      raise
+    if paths.local(place).exists():
+      raise
+    raise InputError(
+      f"{error}. If the data were moved, name their place by {flag}={kind}:PATH: a run "
+      "knows its training set by what it holds"
+    ) from error
+
+
+def kept_source(config: ConfigDict, flag: str = "--config.data.source") -> Source:
+  """As `load_source`; the same object again while neither settings nor files differ."""
+  settings = tuple(sorted(config.data.to_dict().items()))
+  return _kept_source(settings, fingerprints.stamp(config.data.source), flag)
+
+
+# Of one set: it may fill half of the memory.
+@functools.lru_cache(maxsize=1)
+def _kept_source(settings: tuple, stamp: tuple, flag: str) -> Source:
+  del stamp  # of the files: others are loaded anew
+  config = config_lib.defaults()
+  config.data.update(dict(settings))
+  return load_source(config, flag)
+
+
+def _is_free(path: pathlib.Path) -> bool:
+  """Whether a directory may become a work directory: nobody's files are in it."""
+  # A kill between the two may leave the lock without a config.json.
+  ours = {_LOCK, "config.json.tmp"}
+  return path.is_dir() and all(entry.name in ours for entry in path.iterdir())

@@ -1,0 +1,164 @@
+"""The notebook: kept as it once ran, and still running."""
+
+import ast
+import contextlib
+import io
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import nbclient
+import nbformat
+import pytest
+
+from ncl_jax import config as config_lib
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILE = ROOT / "notebooks" / "cl_vs_ncl.ipynb"
+SMALL = {
+  "data.train_examples": 256,
+  "model.width": 2,
+  "model.projector_hidden": 16,
+  "model.projector_out": 8,
+  "train.epochs": 1,
+  "optimizer.warmup_epochs": 0.5,
+}
+
+
+@pytest.fixture
+def notebook():
+  return nbformat.read(FILE, as_version=4)
+
+
+def code(notebook):
+  return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def with_text(notebook, text):
+  """The one code cell that contains a text."""
+  (cell,) = (cell for cell in code(notebook) if text in cell.source)
+  return cell
+
+
+def complaints(notebook):
+  """Whatever is neither a result nor printed."""
+  return [
+    output
+    for cell in code(notebook)
+    for output in cell.outputs
+    if output.output_type == "error" or output.get("name", "stdout") != "stdout"
+  ]
+
+
+def run(source, space):
+  """What the code prints, a list of numbers for each line."""
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out):
+    exec(compile(source, FILE.name, "exec"), space)
+  lines = out.getvalue().splitlines()
+  return {
+    line.split()[0]: [float(x) for x in re.findall(r"\d+(?:\.\d+)?", line)]
+    for line in lines
+  }
+
+
+def test_it_is_kept_as_it_ran_once(notebook):
+  nbformat.validate(notebook)
+  cells = code(notebook)
+  assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+  assert complaints(notebook) == []
+  silent = [cell for cell in cells if not cell.outputs]
+  assert silent == cells[:2]  # settings and installation
+  kinds = [set(output.get("data", {})) for cell in cells for output in cell.outputs]
+  assert sum("image/png" in kind for kind in kinds) >= 3
+  assert sum("text/markdown" in kind for kind in kinds) == 1  # the table
+  assert sum("text/html" in kind for kind in kinds) == 1  # the explorer
+  assert FILE.stat().st_size < 1.5e6
+
+
+def test_it_names_no_machine(notebook):
+  for cell in code(notebook):
+    for output in cell.outputs:
+      output.get("data", {}).pop("image/png", None)
+  # What is left of base64 may hold any text.
+  text = re.sub(r"[A-Za-z0-9+/=]{200,}", "", nbformat.writes(notebook))
+  assert not re.findall(r"/(?:work|home|root|tmp|Users|mnt)\b[^\"]*", text)
+
+
+def test_settings_exist(notebook):
+  (cell,) = (c for c in code(notebook) if "parameters" in c.metadata.get("tags", ()))
+  space = {}
+  exec(cell.source, space)
+  assert (ROOT / "configs" / f"{space['DATA']}.py").is_file()
+  other = re.search(r'DATA = .*# or "(\w+)"', cell.source)[1]
+  assert (ROOT / "configs" / f"{other}.py").is_file()
+  example = ast.literal_eval(re.search(r"CHANGES = .*for example (.*)", cell.source)[1])
+  assert space["CHANGES"] == {} and example
+  assert set(SMALL) | set(example) <= set(config_lib.known_keys())
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_outside_a_checkout_it_clones_and_installs(
+  notebook, tmp_path, monkeypatch, gpu
+):
+  calls = []
+
+  def called(command, check):
+    calls.append(list(map(str, command)))
+    if command[0] == "git":
+      command[-1].mkdir()
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", sys.path.copy())
+  monkeypatch.setattr(subprocess, "run", called)
+  monkeypatch.setattr(shutil, "which", lambda name: name if gpu else None)
+  monkeypatch.setattr("glob.glob", lambda pattern: [])
+  source = with_text(notebook, "subprocess").source
+  with pytest.raises(SystemExit, match="set REPOSITORY"):
+    exec(source, {"REPOSITORY": ""})
+  assert calls == []
+  exec(source, {"REPOSITORY": "there"})
+  root = str(tmp_path / "ncl_jax")
+  clone, install = calls
+  assert clone == ["git", "clone", "--quiet", "there", root]
+  assert install[:4] == [sys.executable, "-m", "pip", "install"]
+  assert install[-2:] == [root, "jax[cuda12]" if gpu else "jax"]
+  assert str(pathlib.Path.cwd()) == sys.path[0] == root
+
+
+def test_only_the_loss_of_cl_is_blind_to_rotations(notebook):
+  printed = run(with_text(notebook, "rotation").source, {})
+  assert printed["CL"][0] == printed["CL"][1]
+  assert printed["NCL"][1] > printed["NCL"][0] + 0.1
+
+
+def test_the_line_on_features_of_ones_own(notebook):
+  space = {}
+  exec("import jax, jax.numpy as jnp\nfrom ncl_jax import losses, nonneg", space)
+  source = with_text(notebook, "def fit").source
+  printed = run(source.replace("steps=200", "steps=60"), space)
+  assert "steps=200" in source
+  (cl_zeros, cl_purity), (zeros, purity) = printed["CL"], printed["NCL"]
+  assert cl_zeros < 1 and zeros > 60
+  assert purity > cl_purity + 10
+
+
+@pytest.mark.slow
+def test_it_runs_from_top_to_bottom(notebook, tmp_path):
+  index = notebook.cells.index(with_text(notebook, "CHANGES = {}"))
+  given = f"CHANGES = {SMALL}\nWORKDIR = {str(tmp_path / 'run')!r}"
+  notebook.cells.insert(index + 1, nbformat.v4.new_code_cell(given))
+  for cell in code(notebook):
+    cell.outputs = []
+  where = {"metadata": {"path": str(FILE.parent)}}
+  nbclient.NotebookClient(
+    notebook, timeout=1800, kernel_name="python3", resources=where
+  ).execute()
+  assert complaints(notebook) == []
+  table = with_text(notebook, "compare.compare").outputs[0].data["text/markdown"]
+  assert "| CL | NCL | untrained + map | NCL - CL | chance |" in table
+  frame = with_text(notebook, "as_frame").outputs[0].data["text/html"]
+  assert "srcdoc=" in frame and len(frame) > 100_000
+  assert (tmp_path / "run" / "report" / "index.html").is_file()

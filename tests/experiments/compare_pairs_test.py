@@ -1,0 +1,220 @@
+"""launch.compare on two towers: what is measured, beside what, and what is refused."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+import tiny
+
+from ncl_jax import config as config_lib
+from ncl_jax.data import texts
+from ncl_jax.data.source import Source, Split
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import needs, pairs, program
+from ncl_jax.experiments import compare, controls, pair_measures
+from ncl_jax.models import byte_tokenizer
+from ncl_jax.runtime import jsonl, sharding
+from ncl_jax.training import step as step_lib
+
+pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
+
+THINGS = ("cat", "dog", "bus")
+KEY = "pairs:recall:text_to_caption@"
+
+
+def rows(n):
+  """Texts of three things, four captions in all, classes with names."""
+  number = np.arange(n)
+  return {
+    "texts": np.array([f"{THINGS[i % 3]} number {i}" for i in number]),
+    "captions": np.array([f"a {THINGS[i % 3]}{' big' * int(i == 0)}" for i in number]),
+    "labels": np.array(THINGS)[number % 3],
+  }
+
+
+def of_texts(folder):
+  """Two text towers, two steps an epoch, on a file in the folder."""
+  parts = {"train": rows(32), "test": rows(15)}
+  arrays = {f"{p}_{k}": x for p, part in parts.items() for k, x in part.items()}
+  np.savez(folder / "names.npz", **arrays)
+  c = tiny.config("ncl")
+  c.data.source = f"pairs:{folder / 'names.npz'}"
+  c.augment.update(crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0.0)
+  c.augment.update(jitter=0.0, grayscale=0.0, blur=0.0)
+  c.model.backbone = "text"
+  c.loss.update(name="clip", learn_temperature=True)
+  c.text.update(length=16, width=8, layers=1, heads=2)
+  c.optimizer.update(name="adamw", learning_rate=1e-2)
+  c.train.epochs = 2
+  return c
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, two_blocks, quick_to_compile):
+  folder = tmp_path_factory.mktemp("compared")
+  text = compare.compare(
+    of_texts(folder), folder, seeds=2, programs=("feature_stats", "pairs")
+  )
+  return folder, text, json.loads((folder / "report" / "report.json").read_text())
+
+
+def result(folder, arm, seed):
+  (row,) = jsonl.read(folder / f"seed{seed}" / arm / "eval" / "pairs.jsonl")
+  return row
+
+
+def test_figures_and_intervals_are_those_of_the_program(compared):
+  folder, text, report = compared
+  assert "recall@10, caption to text" in text and "zero-shot" in text
+  found = report["metrics"][f"{KEY}5"]
+  seen = {
+    arm: [result(folder, arm, s)["recall"]["text_to_caption@5"] for s in (0, 1)]
+    for arm in ("cl", "ncl")
+  }
+  for arm, values in seen.items():
+    assert found["arms"][arm]["seeds"] == values
+  gained = np.subtract(seen["ncl"], seen["cl"])
+  interval = scipy.stats.t.interval(0.95, 1, gained.mean(), scipy.stats.sem(gained))
+  assert found["difference"]["mean"] == pytest.approx(gained.mean())
+  np.testing.assert_allclose(found["difference"]["interval"], interval, atol=1e-12)
+  for side in ("text", "caption"):
+    shown = report["metrics"][f"pairs:{side}:sparsity"]["arms"]["ncl"]["seeds"]
+    assert shown == [result(folder, "ncl", s)[side]["sparsity"] for s in (0, 1)]
+  assert report["metrics"]["pairs:both:live_dimensions"]["label"] == "live for both"
+
+
+def test_chance_is_the_hypergeometric(compared):
+  """Of 15 texts 1 has a caption of its own; 4, 5 and 5 share one."""
+  metrics = compared[2]["metrics"]
+  for k in pairs.KS:
+    found = sum(
+      size * (1 - math.comb(15 - size, k) / math.comb(15, k)) for size in (1, 4, 5, 5)
+    )
+    assert metrics[f"{KEY}{k}"]["chance"] == pytest.approx(found / 15)
+  assert metrics["pairs:zero_shot:classes"]["chance"] == pytest.approx(1 / 3)
+  luck = result(compared[0], "ncl", 0)["caption"]["purity_chance"]
+  other = result(compared[0], "ncl", 1)["caption"]["purity_chance"]
+  shown = metrics["pairs:caption:purity"]["chance"]
+  assert shown == pytest.approx((luck + other) / 2)
+
+
+def test_controls_have_both_towers_or_no_pairs(compared):
+  folder, text, _ = compared
+  rows = jsonl.read(folder / "seed1" / "controls.jsonl")
+  found = {row["control"]: row["results"] for row in rows}
+  # No BatchNorm to calibrate, no pixels, no NMF as h has values below 0.
+  assert set(found) == {
+    "untrained",
+    *("cl_map", "cl_varimax", "cl_varimax_map", "cl_both_signs", "cl_same_activity"),
+    *("cl_kmeans", "cl_varimax_95", "cl_varimax_99", "cl_pca", "cl_ica"),
+    *(f"h_{kind}" for kind in ("pca", "kmeans")),
+  }
+  for key, programs in found.items():
+    assert ("pairs" in programs) == (key in controls.BOTH_TOWERS), key
+    assert "feature_stats" in programs
+  # One rotation of both towers changes no similarity between them.
+  own = result(folder, "cl", 1)["recall"]
+  for name, value in found["cl_varimax"]["pairs"]["recall"].items():
+    assert value == pytest.approx(own[name], abs=1e-6)
+  assert found["cl_varimax"]["pairs"]["caption"] != result(folder, "cl", 1)["caption"]
+  under = (folder / "report" / "controls.txt").read_text()
+  assert "change or replace the first tower alone" in under and under in text + "\n"
+  assert "Controls made of pixels are left out" in under
+  head = under.splitlines()[0]
+  for name in ("to caption @10", "to text @10", "zero-shot", "spars. caption"):
+    assert name in head
+
+
+def test_the_report_shows_texts_and_no_bytes(compared):
+  folder = compared[0] / "report"
+  assert not (folder / "figures" / "top_images.png").exists()
+  page = (folder / "explorer.html").read_text()
+  assert '"texts": ["cat number 0", "dog number 1"' in page
+  facts = json.loads((folder / "report.json").read_text())["facts"]
+  assert "15 test texts" in facts["data"] and "0.2 at first" in facts["training"]
+
+
+def test_a_map_after_training_is_put_on_both_towers(compared):
+  folder = compared[0]
+  cl = program.open_run(folder / "seed0" / "cl")
+  ncl = program.open_run(folder / "seed0" / "ncl", source=cl.source)
+  made = {control.key: control for control in controls.controls(cl, ncl)}
+  control = made["cl_varimax_map"]
+  captions = cl.source.split("test").captions
+  z = pairs.embed_texts(cl.config, cl.variables, captions)
+  turned = pairs.embed_texts(control.config, control.variables, captions)
+  # The rotation by hand, from what the control does to the identity's features.
+  plain = made["cl_varimax"]
+  axes = pairs.embed_texts(plain.config, plain.variables, captions)
+  np.testing.assert_allclose(axes @ axes.T, z @ z.T, atol=1e-5)
+  expected = np.maximum(axes, 0)
+  size = np.linalg.norm(expected, axis=1, keepdims=True)
+  np.testing.assert_allclose(turned, expected / np.maximum(size, 1e-12), atol=1e-5)
+
+
+def test_what_cannot_be_said_is_refused_before_anything_is_trained(tmp_path):
+  config = of_texts(tmp_path)
+  for name in ("robustness", "sepin", "finetune"):
+    with pytest.raises(InputError, match=f"holds texts and {name} changes images"):
+      compare.compare(config, tmp_path / "out", seeds=1, programs=("pairs", name))
+  config = tiny.config("ncl")
+  config.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz', labelled=False)}"
+  with pytest.raises(
+    InputError, match="loss.name=nt_xent has no pairs and pairs needs"
+  ):
+    compare.compare(config, tmp_path / "out", seeds=1, programs=("pairs",))
+  with pytest.raises(
+    InputError, match="no labels and knn needs them: feature_stats, sepin work"
+  ):
+    compare.compare(config, tmp_path / "out", seeds=1, programs=("knn",))
+  config.loss.name = "clip"
+  with pytest.raises(InputError, match="clip and .* has no captions"):
+    compare.compare(config, tmp_path / "out", seeds=1)
+  assert not list((tmp_path / "out").glob("seed*/*/checkpoints"))
+
+
+def test_rows_of_images_with_captions_and_of_partners():
+  made = tiny.source()
+  config = tiny.config("ncl")
+  assert pair_measures.metrics(config, made) == ()
+  config.loss.name = "clip"
+  keys = [metric.key for metric in pair_measures.metrics(config, made)]
+  assert keys[0] == "pairs:recall:image_to_text@1"
+  assert {"pairs:text:purity", "pairs:zero_shot:classes_mean"} <= set(keys)
+  split = made.split("test")
+  object.__setattr__(split, "partners", lambda rows, rng: split.images[rows])
+  config.loss.name = "nt_xent"
+  keys = [metric.key for metric in pair_measures.metrics(config, made)]
+  assert "pairs:partner:sparsity" in keys and not any("zero" in key for key in keys)
+  assert needs.paired(config, made)
+  config.data.pair_factors = ("shape",)
+  assert not needs.paired(config, made)
+
+
+def test_the_other_tower_is_calibrated_on_captions(tmp_path):
+  """BatchNorm in the projectors: what it saw are two captions, not their absence."""
+  n = np.arange(32)
+  split = Split(
+    texts.as_pictures(["a", "b"] * 16),
+    n % 2,
+    captions=np.array(["upper", "the lower half"])[n % 2],
+  )
+  made = Source("two", {"train": split, "test": split}, ("a", "b"), texts=True)
+  config = of_texts(tmp_path)
+  config.model.projector_batch_norm = True
+  config = config_lib.resolve(config, made)
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  variables = step_lib.build(lambda: step_lib.init_variables(config, made), mesh)
+  seen = controls.calibrate(config, variables, made, mesh)["batch_stats"]
+  tokens = byte_tokenizer.encode(split.captions[:2], 16)
+  h = config_lib.model(config).apply(variables, tokens, method="embed_text")[0]
+  linear = variables["params"]["text_projector"]["linear1"]
+  one, other = np.asarray(h @ linear["kernel"] + linear["bias"][None], np.float64)
+  # The same mixture of both in every unit, about half of each.
+  mean = np.asarray(seen["text_projector"]["bn1"]["mean"])
+  shares = (mean - other) / (one - other)
+  np.testing.assert_allclose(shares, np.median(shares), atol=0.02)
+  assert 0.3 < np.median(shares) < 0.7

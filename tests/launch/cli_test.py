@@ -1,0 +1,217 @@
+"""The programs as a user calls them: exit codes, messages, nothing half-done."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import programs
+import pytest
+import tiny
+from PIL import Image
+
+from ncl_jax import cli
+from ncl_jax.errors import InputError, SaveError, Stopped
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMS = sorted(path.stem for path in (ROOT / "launch").glob("*.py"))
+
+
+def run(program, *flags):
+  environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+  return subprocess.run(
+    [sys.executable, "-m", f"launch.{program}", *map(str, flags)],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_explains_itself(program):
+  """What it does, an example, every flag explained, no wider than a terminal."""
+  code, out, err = programs.call(program, "--help")
+  assert (code, err) == (0, "")
+  lines = out.splitlines()
+  assert lines[0].endswith((".", "?"))
+  assert f"python -m launch.{program}" in out
+  # Neither makes or reads a run.
+  assert program in ("encode", "feed", "plan") or "--workdir" in out
+  assert max(map(len, lines)) <= 100 and "Exit codes:" in out
+  entries = [line.split()[0] for line in lines if line.startswith("  --")]
+  assert len(entries) == len(set(entries)) >= 6
+
+
+@pytest.mark.parametrize(
+  ("program", "flags", "says"),
+  [
+    ("train", ["--config=configs/digits.py"], "--workdir is missing"),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temprature=1"],
+      "did you mean --config.loss.temperature?",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py:ncl,rleu", "--workdir=W"],
+      "did you mean 'relu'",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=0", "--workdir=W"],
+      "loss.temperature is 0",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.loss.temperature=x", "--workdir=W"],
+      "temperature",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.data.source=digts", "--workdir=W"],
+      "did you mean digits?",
+    ),
+    (
+      "train",
+      ["--config=configs/digits.py", "--config.train.batch_size=4096", "--workdir=W"],
+      "only 1438 images",
+    ),
+    (
+      "train",
+      ["--config=configs/folder.py", "--config.data.source=folder:W/x", "--workdir=W"],
+      "W/x",
+    ),
+    ("train", ["--config=nowhere.py", "--workdir=W"], "nowhere.py"),
+    ("compare", ["--config=configs/digits.py:cl", "--workdir=W"], "NCL config"),
+    ("compare", ["--config=configs/digits.py", "--workdir=W", "--seeds=0"], "seeds"),
+    ("knn", ["--workdir=W"], "no config.json"),
+    ("axes", ["--workdir=W"], "--other is missing"),
+    ("selection", ["--workdir=W", "--keep=x"], "--keep"),
+    ("export", ["--workdir=W"], "nothing to write"),
+    (
+      "import_torch",
+      ["--config=configs/digits.py", "--file=LICENSE", "--workdir=W"],
+      "read are .npz, .safetensors",
+    ),
+    (
+      "import_torch",
+      ["--config=configs/digits.py", "--file=W/no.ckpt", "--workdir=W"],
+      "no.ckpt: there is no such file",
+    ),
+    ("knn", ["--workdir=W", "--step=3", "--watch"], "--step and --watch: give one"),
+    ("linear_probe", ["--workdir=W", "--epochs=5"], "--epochs: for --protocol=sgd"),
+    ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
+    ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
+  ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, program, flags, says):
+  place = tmp_path / "work"
+  given = (flag.replace("W", str(place)) for flag in flags)
+  code, _, err = programs.call(program, *given)
+  assert code == 2, err
+  assert says.replace("W", str(place)) in err
+  assert "Traceback" not in err
+  assert err.count("error:") == 1
+  assert not place.exists()
+
+
+def test_no_cluster(tmp_path):
+  # In a process of its own: JAX looks for a cluster before it starts, or not at all.
+  done = run("knn", f"--workdir={tmp_path / 'work'}", "--distributed")
+  assert done.returncode == 2 and done.stderr.count("error:") == 1
+  assert "--distributed found no cluster here" in done.stderr
+
+
+def test_a_process_of_its_own_says_the_same():
+  for flags in (["--help"], []):
+    done = run("knn", *flags)
+    expected = programs.call("knn", *flags)
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
+@pytest.mark.parametrize(
+  ("error", "code", "says"),
+  [
+    (InputError("wrong"), 2, "error: wrong"),
+    (FloatingPointError("step 3"), 3, "error: step 3"),
+    (SaveError("step 6"), 1, "error: step 6"),
+    (OSError(28, "No space left on device", "W/metrics.jsonl"), 1, "W/metrics.jsonl"),
+    (OSError(28, "No space left on device"), 1, f"main in {__file__}, line"),
+    (Stopped("saved", 143), 143, "saved"),
+    (KeyboardInterrupt(), 130, "run the same command again"),
+  ],
+)
+def test_how_a_program_ends(monkeypatch, capsys, error, code, says):
+  def main():
+    raise error
+
+  monkeypatch.setattr("sys.argv", ["program"])
+  # What a program sets for itself would stay for the tests that follow.
+  monkeypatch.setattr(cli, "_set_up_log", lambda: None)
+  with pytest.raises(SystemExit) as end:
+    cli.run(main)
+  assert end.value.code == code
+  printed = capsys.readouterr().err
+  assert says in printed and "Traceback" not in printed
+
+
+SMALL = (
+  "--config.model.backbone=resnet10",
+  "--config.model.width=2",
+  "--config.model.projector_hidden=8",
+  "--config.model.projector_out=8",
+  "--config.model.dtype=float32",
+  "--config.train.epochs=2",
+  "--config.optimizer.warmup_epochs=1",
+  "--config.train.log_every_steps=1",
+)
+
+
+@pytest.mark.slow
+def test_class_folder_from_training_to_results(tmp_path):
+  images, labels = tiny.images(0, 40, channels=3)
+  for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+    folder = tmp_path / "photo graphs" / f"class {label}"
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(folder / f"{i}.png")
+  work = tmp_path / "run ü"
+  source = f"--config.data.source=folder:{tmp_path / 'photo graphs'}"
+  flags = ("--config=configs/folder.py:ncl", source, f"--workdir={work}", *SMALL)
+  done = run("train", *flags)
+  assert done.returncode == 0, done.stderr
+  assert "32 training images 8x8x3, 2 classes" in done.stderr
+  config = json.loads((work / "config.json").read_text())
+  assert config["augment"]["size"] == 8 and config["train"]["batch_size"] == 8
+  assert len((work / "metrics.jsonl").read_text().splitlines()) == 8
+  done = run("knn", f"--workdir={work}", "--step=8")
+  assert done.returncode == 0, done.stderr
+  row = json.loads((work / "eval" / "knn.jsonl").read_text())
+  assert row["step"] == 8 and row["settings"]["k"] == 20
+  assert 0 <= row["h"]["accuracy"] <= 1
+  # The same directory with another temperature: refused.
+  done = run("train", *flags, "--config.loss.temperature=0.5")
+  assert done.returncode == 2 and "loss.temperature: 0.2 there" in done.stderr
+
+
+@pytest.mark.slow
+def test_flat_folder_without_labels(tmp_path):
+  images, _ = tiny.images(0, 20, channels=3)
+  folder = tmp_path / "flat"
+  folder.mkdir()
+  for i, image in enumerate(images):
+    Image.fromarray(image).save(folder / f"{i}.png")
+  work = tmp_path / "run"
+  source = f"--config.data.source=folder:{folder}"
+  flags = ("--config=configs/folder.py:ncl", source, f"--workdir={work}", *SMALL)
+  done = run("train", *flags)
+  assert done.returncode == 0, done.stderr
+  assert "no labels" in done.stderr
+  done = run("feature_stats", f"--workdir={work}")
+  assert done.returncode == 0, done.stderr
+  row = json.loads((work / "eval" / "feature_stats.jsonl").read_text())
+  assert "sparsity" in row["f"] and "purity" not in row["f"]
+  done = run("knn", f"--workdir={work}")
+  assert done.returncode == 2 and "has no labels" in done.stderr

@@ -1,0 +1,345 @@
+"""Asked to stop, several processes, and a peer that dies."""
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from processes import PROCESS, ROOT, finish, start, wait_for_step
+
+from ncl_jax import errors
+from ncl_jax.errors import InputError
+from ncl_jax.runtime import checkpoint, distributed, jsonl
+
+
+@pytest.mark.parametrize(
+  ("settings", "says"),
+  [
+    (("host:1", 2, -1), "--process_id is missing"),
+    (("", 2, 0), "--coordinator is missing"),
+    (("host:1", 2, 2), "a process from 0 to 1"),
+    (("host", 2, 0), "HOST:PORT"),
+  ],
+)
+def test_half_a_set_up_is_refused(settings, says):
+  with pytest.raises(InputError, match=says):
+    distributed.initialize(*settings)
+  with pytest.raises(InputError, match="--distributed is too much"):
+    distributed.initialize("host:1", 2, 0, detect=True)
+
+
+def test_processes_do_not_look_for_each_other_through_a_proxy(monkeypatch):
+  for name in ("http_proxy", "HTTPS_PROXY", "grpc_proxy"):
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+  seen = []
+  monkeypatch.setattr(
+    jax.distributed, "initialize", lambda **_: seen.append(dict(os.environ))
+  )
+  distributed.initialize("127.0.0.1:1", 2, 0)
+  (during,) = seen
+  assert not [name for name in during if name.lower().endswith("_proxy")]
+  assert os.environ["HTTPS_PROXY"] == "http://proxy.example:3128"
+
+
+def test_alone_nothing_is_started():
+  distributed.initialize()
+  distributed.agree("this", "that")
+  distributed.leave(1)
+
+
+@pytest.mark.parametrize(
+  ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_is_a_question_and_the_second_one_acts(number, code):
+  before = signal.getsignal(number)
+  with distributed.StopRequests() as stop:
+    assert not stop.at()
+    os.kill(os.getpid(), number)
+    assert stop.at()
+    stopped = stop.stopped(2, 9)
+    assert stopped.exit_code == code and "step 2 of 9" in str(stopped)
+    assert signal.getsignal(number) == before
+  with distributed.StopRequests():
+    pass
+  assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_scheduler_and_a_closed_terminal_ask_as_often_as_they_like(number):
+  before = signal.getsignal(number)
+  with distributed.StopRequests() as stop:
+    assert not stop.at()
+    for _ in range(3):
+      os.kill(os.getpid(), number)
+    assert stop.at()
+    stopped = stop.stopped(2, 9)
+    assert stopped.exit_code == 143 and number.name in str(stopped)
+    # What comes after a warning is the first of its kind: the save is not cut off.
+    os.kill(os.getpid(), signal.SIGTERM)
+  assert signal.getsignal(number) == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    distributed.hear_as_sigterm()
+    with distributed.StopRequests() as stop:
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert not stop.at()
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_where_nothing_can_be_saved_they_end_a_program_as_sigterm_does(number):
+  code = (
+    "import os, signal\n"
+    "from ncl_jax.runtime import distributed\n"
+    "distributed.hear_as_sigterm()\n"
+    f"os.kill(os.getpid(), {int(number)})\n"
+  )
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT)
+  assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+def test_a_run_is_saved_when_it_is_warned_or_its_terminal_is_closed(tmp_path, number):
+  data = tiny.npz(tmp_path / "data.npz")
+  work = tmp_path / "run"
+  command = [sys.executable, str(PROCESS), *training(tmp_path, "run")]
+  command += ["--config.train.epochs=4000", f"--config.data.source=arrays:{data}"]
+  ours, theirs = pty.openpty()
+  running = subprocess.Popen(
+    command,
+    cwd=ROOT,
+    stdin=theirs,
+    stdout=theirs,
+    stderr=theirs,
+    # The terminal becomes the process's own, as in a shell.
+    preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
+  )
+  os.close(theirs)
+  closed = threading.Event()
+  reader = threading.Thread(target=watch, args=(ours, closed))
+  reader.start()
+  try:
+    wait_for_step([running], work / "metrics.jsonl", 4)
+    if number == signal.SIGHUP:
+      closed.set()  # the kernel sends SIGHUP, and writing is an error from now on
+    else:
+      running.send_signal(number)
+    assert running.wait(120) == 143
+  finally:
+    closed.set()
+    running.kill()
+    reader.join()
+  logged = jsonl.read(work / "metrics.jsonl")
+  assert checkpoint.steps(work)[-1] >= logged[-1]["step"] > 0
+
+
+def watch(terminal, closed):
+  """Reads what a program shows, as it would wait for a reader; then closes."""
+  with contextlib.suppress(OSError):
+    while not closed.is_set():
+      if select.select([terminal], [], [], 0.1)[0]:
+        os.read(terminal, 2**16)
+  os.close(terminal)
+
+
+def test_every_exit_code_is_in_the_guide_and_in_help():
+  guide = (ROOT / "docs" / "resuming.md").read_text()
+  for code in errors.EXIT_CODES:
+    assert f"| {code} |" in guide
+  for name, code in errors.SIGNALS.items():
+    assert name.replace("SIGINT", "Ctrl-C") in errors.EXIT_CODES[code]
+    assert name.replace("SIGINT", "Ctrl-C") in guide
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+  seen = []
+
+  def ask():
+    with distributed.StopRequests() as stop:
+      seen.append(stop.at())
+
+  thread = threading.Thread(target=ask)
+  thread.start()
+  thread.join()
+  assert seen == [False]
+
+
+# Several processes, over loopback.
+
+
+def training(tmp_path, name, *flags):
+  data = tmp_path / "data.npz"
+  if not data.exists():
+    tiny.npz(data)
+  return (
+    "launch.train",
+    "--config=tests/tiny.py:ncl",
+    f"--config.data.source=arrays:{data}",
+    f"--workdir={tmp_path / name}",
+    *flags,
+  )
+
+
+@pytest.mark.parametrize(
+  "mesh", [(), ("interleaved",)], ids=["in order", "interleaved"]
+)
+def test_two_processes_give_the_numbers_of_one(tmp_path, mesh):
+  results = []
+  for processes in (1, 2):
+    laid_out = mesh if processes == 2 else ()
+    ended = finish(start(tmp_path, *[(*laid_out, "steps")] * processes))
+    assert all(code == 0 for code, _, _ in ended), ended
+    shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+    assert all(each["values"] == shown[0]["values"] for each in shown)
+    results.append((shown[0]["values"], [each["read"] for each in shown]))
+  (one, (whole,)), (two, parts) = results
+  np.testing.assert_allclose(two, one, rtol=1e-10)
+  assert one[0][0] > one[-1][0] + 0.01, "nothing was learnt: nothing was compared"
+  # Each process read the rows of its own devices, two a device, and no more.
+  owner = np.repeat([0, 1, 1, 0, 0, 1, 0, 1] if mesh else [0] * 4 + [1] * 4, 2)
+  for batch, *halves in zip(whole, *parts, strict=True):
+    assert halves == [np.array(batch)[owner == p].tolist() for p in (0, 1)]
+
+
+@pytest.mark.slow
+def test_an_interleaved_mesh_leaves_each_image_with_its_own_features(tmp_path):
+  results = []
+  for command in [("by_position",)], [("interleaved", "by_position")] * 2:
+    ended = finish(start(tmp_path, *command))
+    assert all(code == 0 for code, _, _ in ended), ended
+    shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+    assert all(each == shown[0] for each in shown)
+    results.append(shown[0])
+  one, two = results
+  assert one["ids"] == two["ids"] == list(range(45))
+  assert one["ids of views"] == two["ids of views"] == list(range(64))
+  assert np.std(one["h"], axis=0).max() > 1e-3, "all alike: nothing was compared"
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), two, one
+  )
+
+
+@pytest.mark.slow
+def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
+  work = tmp_path / "two"
+  file = work / "metrics.jsonl"
+  # Calls of 2 and 1 steps: a request must be found at the end of any of them.
+  long = training(
+    tmp_path, "two", "--config.train.epochs=4000", "--config.train.steps_per_call=3"
+  )
+  # A warning to one of them: both save the same step and say so.
+  running = start(tmp_path, long, long)
+  wait_for_step(running, file, 6)
+  running[1].send_signal(signal.SIGUSR1)
+  ended = finish(running)
+  assert [code for code, _, _ in ended] == [143, 143], ended
+  said = [err.splitlines()[-1] for _, _, err in ended]
+  assert said[0] == said[1] and "stopped by SIGTERM after step" in said[0]
+  step = int(said[0].split("after step ")[1].split()[0])
+  assert (work / "checkpoints" / str(step)).is_dir()
+
+  # Their checkpoint, evaluated by two processes and by one.
+  knn = ("launch.knn", f"--workdir={work}")
+  for processes in (2, 1):
+    ended = finish(start(tmp_path, *[knn] * processes))
+    assert all(code == 0 for code, _, _ in ended), ended
+  by_two, by_one = jsonl.read(work / "eval" / "knn.jsonl")
+  assert by_two["h"] == by_one["h"] and by_two["f"] == by_one["f"]
+
+  # Going on from there one of them dies: the other ends, with a message.
+  running = start(tmp_path, long, long)
+  wait_for_step(running, file, step + 2)
+  running[1].kill()
+  (code, _, err), _ = finish(running, timeout=60)
+  assert code not in (0, None)
+  assert "another task died" in err or "Gloo" in err, err
+  logged = [row["step"] for row in jsonl.read(file)]
+  assert logged == sorted(set(logged)) and step in range(logged[-1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_two_processes_end_at_once_where_nobody_asks_for_signals(tmp_path, number):
+  running = start(tmp_path, *[("evaluating", str(tmp_path))] * 2)
+  try:
+    while not all((tmp_path / name).exists() for name in "01"):
+      assert all(process.poll() is None for process in running), finish(running)
+      time.sleep(0.1)
+    for process in reversed(running):  # process 0 has the coordinator
+      process.send_signal(number)
+    # What a shell calls 143.
+    assert [process.wait(30) for process in running] == [-signal.SIGTERM] * 2
+  finally:
+    finish(running)
+
+
+@pytest.mark.slow
+def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
+  peace, work, folder = (tmp_path / name for name in ("peace", "work", "held"))
+  flags = (
+    "--config.train.epochs=8",
+    "--config.train.checkpoint_every_epochs=1",
+    "--config.train.keep_checkpoints=8",
+  )
+  command = training(tmp_path, "peace", *flags)
+  ended = finish(start(tmp_path, command, command), timeout=600)
+  assert [code for code, _, _ in ended] == [0, 0], ended
+  # A run that goes on: steps are counted from its beginning, not from this start.
+  shutil.copytree(peace, work)
+  for step in range(15, 25, 3):
+    shutil.rmtree(work / "checkpoints" / str(step))
+  folder.mkdir()
+  command = training(tmp_path, "work", *flags)
+  running = start(tmp_path, ("held", str(folder), *command), command)
+  while not (folder / "held").exists():
+    assert all(process.poll() is None for process in running)
+    time.sleep(0.1)
+  time.sleep(2)  # the other process is inside Orbax by now
+  running[0].send_signal(signal.SIGTERM)
+  time.sleep(1)
+  (folder / "go").touch()
+  ended = finish(running, timeout=600)
+  assert [code for code, _, _ in ended] == [143, 143], ended
+  (stopped,) = {int(err.split("after step ")[-1].split()[0]) for _, _, err in ended}
+  assert 15 <= stopped < 24 and stopped in checkpoint.steps(work)
+  ended = finish(start(tmp_path, command, command), timeout=600)
+  assert [code for code, _, _ in ended] == [0, 0], ended
+  one, other = (
+    checkpoint.digest(checkpoint.load_model(path, None, on_one(), 24)[0])
+    for path in (peace, work)
+  )
+  assert one == other
+
+
+def on_one():
+  return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def test_processes_that_were_given_different_settings_are_told(tmp_path):
+  commands = [
+    training(tmp_path, "run", f"--config.loss.temperature={t}") for t in (0.2, 0.3)
+  ]
+  ended = finish(start(tmp_path, *commands, slurm=True), timeout=60)
+  assert any(
+    code == 2 and "the config differs between the processes: process 1" in err
+    for code, _, err in ended
+  ), ended
+  assert all(code != 0 for code, _, _ in ended)
+  assert not (tmp_path / "run").exists()

@@ -1,0 +1,207 @@
+"""Methods with a slow copy of the network: how it moves, is saved, and stays apart."""
+
+import functools
+import shutil
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import tiny
+from jax.sharding import AxisType
+
+from benchmarks import kills
+from ncl_jax import config as config_lib
+from ncl_jax import optimizers
+from ncl_jax.config import methods
+from ncl_jax.runtime import sharding
+from ncl_jax.training import ema, loop, update
+from ncl_jax.training import step as step_lib
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
+
+RATE, BASE, STEPS = 0.1, 0.7, 3
+
+
+def setting(method):
+  config, source = tiny.config(method), tiny.source()
+  config.model.projector_hidden = 8
+  if config.loss.prototypes:
+    config.loss.prototypes = 12
+  if config.loss.name in methods.MOMENTUM:
+    config.loss.momentum = BASE
+  config_lib.validate(config)
+  return config_lib.resolve(config, source), source
+
+
+def optimizer():
+  return optimizers.partition(
+    optimizers.sgd(RATE, weight_decay=1e-4), optimizers.sgd(RATE)
+  )
+
+
+def start(config, source, mesh, dtype):
+  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer()), mesh)
+  return jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, state)
+
+
+def run(method, devices, steps=STEPS, dtype="float64"):
+  """The state before and after each of some steps, and the metrics of each."""
+  config, source = setting(method)
+  config.unlock()
+  config.model.dtype = dtype
+  mesh = jax.make_mesh(
+    (devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices]
+  )
+  step = step_lib.make_step(
+    config, source, mesh, optimizer(), lambda _: jnp.asarray(RATE)
+  )
+  state = start(config, source, mesh, jnp.dtype(dtype))
+  states, rows = [jax.device_get(state)], []
+  batches = source.train_batches(0, 0, 16)
+  for _ in range(steps):
+    batch = {k: v for k, v in next(batches).items() if k in ("image", "label")}
+    state, values, _ = step(state, sharding.to_global(mesh, batch))
+    states.append(jax.device_get(state))
+    rows.append({k: float(v) for k, v in values.items()})
+  batches.close()
+  return states, rows
+
+
+@functools.cache
+def moco(devices):
+  with jax.enable_x64(True):
+    return run("moco_v3_ncl", devices)
+
+
+def test_steps_on_eight_devices_are_those_on_one():
+  (one, rows), (eight, others) = moco(1), moco(8)
+  chex.assert_trees_all_close(eight, one, rtol=1e-8, atol=1e-8)
+  chex.assert_trees_all_close(others, rows, rtol=1e-8, atol=1e-8)
+  assert rows[0]["loss"] != rows[-1]["loss"]
+
+
+def test_the_copy_is_the_closed_form():
+  states, _ = moco(1)
+  total = 4 * 3  # epochs, steps in each
+  kept = [1 - (1 - BASE) * (1 + np.cos(np.pi * k / total)) / 2 for k in range(STEPS)]
+  # Unrolled: what each state's parameters still weigh in the last copy.
+  weights = [np.prod(kept)] + [
+    (1 - kept[k]) * np.prod(kept[k + 1 :]) for k in range(STEPS)
+  ]
+  np.testing.assert_allclose(sum(weights), 1, rtol=1e-12)
+  copy = states[-1].momentum["params"]
+  assert set(copy) == {"backbone", "projector"}
+  expected = {
+    part: jax.tree.map(
+      lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)),
+      *(state.params[part] for state in states),
+    )
+    for part in copy
+  }
+  chex.assert_trees_all_close(copy, expected, rtol=1e-10, atol=1e-12)
+  apart = states[-1].params["projector"]["linear1"]["kernel"]
+  assert np.abs(apart - copy["projector"]["linear1"]["kernel"]).max() > 1e-6
+
+
+def test_no_gradient_reaches_the_copy():
+  config, source = setting("byol_ncl")
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  state = start(config, source, mesh, jnp.float32)
+  go = update.make_update(config, 2, optimizer(), lambda _: jnp.asarray(RATE))
+  views = np.random.default_rng(0).normal(size=(8, 2, 8, 8, 1)).astype(np.float32)
+  labels = jnp.arange(8) % 2
+
+  def loss(slow, params):
+    copied = state.momentum | {"params": slow}
+    return go(state.replace(momentum=copied, params=params), views, labels)[1]["loss"]
+
+  slow, own = jax.jit(jax.grad(loss, argnums=(0, 1)))(
+    state.momentum["params"], state.params
+  )
+  assert all(not np.any(g) for g in jax.tree.leaves(slow))
+  for part in ("backbone", "projector", "predictor"):
+    assert any(np.any(g) for g in jax.tree.leaves(own[part])), part
+
+
+def saved(workdir, step):
+  with ocp.PyTreeCheckpointer() as reader:
+    return [
+      kills.read(reader, workdir / "checkpoints" / str(step) / item)
+      for item in ("model", "train")
+    ]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+  config, source = setting("dino_ncl")
+  config.unlock()
+  config.train.epochs, config.train.checkpoint_every_epochs = 2, 1
+  whole = loop.train(config, tmp_path / "whole", source)
+  parts = tmp_path / "parts"
+  shutil.copytree(whole, parts)
+  shutil.rmtree(parts / "checkpoints" / "6")
+  loop.train(config, parts, source)
+  before, a, b = saved(whole, 3), saved(whole, 6), saved(parts, 6)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+  for tree in (before, a):
+    assert set(tree[1]["momentum"]) == {"params", "batch_stats", "centre"}
+    assert set(tree[1]["momentum"]["params"]) == {
+      "backbone",
+      "projector",
+      "prototypes",
+    }
+  assert np.abs(a[1]["momentum"]["centre"] - before[1]["momentum"]["centre"]).max() > 0
+  assert (parts / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("method", ["cl", "ncl", "barlow_twins", "vicreg_ncl", "nce"])
+def test_other_methods_have_no_copy_and_their_checkpoints_no_place_for_it(method):
+  config, source = setting(method)
+  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer()))
+  assert state.momentum is None
+  assert set(state.items()["train"]) == {"step", "opt_state", "epoch"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.NAMES)
+def test_every_method_steps_alike_on_one_and_on_eight_devices(method, x64):
+  (one, rows), (eight, others) = (run(method + "_ncl", n, 2) for n in (1, 8))
+  chex.assert_trees_all_close(eight, one, rtol=1e-8, atol=1e-8)
+  chex.assert_trees_all_close(others, rows, rtol=1e-8, atol=1e-8)
+  assert all(np.isfinite(v) for row in rows for v in row.values())
+
+
+@pytest.mark.slow
+def test_in_chunks_the_copys_statistics_move_and_keys_are_every_views(x64):
+  config, source = setting("byol_ncl")
+  config.unlock()
+  config.model.dtype = "float64"
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  state = start(config, source, mesh, jnp.float64)
+  views = np.random.default_rng(0).normal(size=(8, 2, 8, 8, 1))
+  # Two halves that are alike: a chunk's statistics are the whole batch's.
+  views = np.repeat(views[:4], 2, axis=0)
+  labels = jnp.repeat(jnp.arange(4) % 2, 2)
+  seen = []
+  for chunks in (1, 2):
+    config.train.accumulate = chunks
+    go = update.make_update(config, 2, optimizer(), lambda _: jnp.asarray(RATE))
+    seen.append(jax.jit(go)(state, views, labels))
+  (one, values, _), (two, others, _) = seen
+  np.testing.assert_allclose(others["loss"], values["loss"], rtol=1e-9)
+  chex.assert_trees_all_close(two.params, one.params, rtol=1e-7, atol=1e-9)
+  # Once in a whole batch, twice in two chunks.
+  means = [
+    s.momentum["batch_stats"]["projector"]["bn1"]["mean"] for s in (state, one, two)
+  ]
+  assert np.all(means[0] == 0)
+  np.testing.assert_allclose(means[2] / means[1], 1 + 0.9**2, rtol=1e-6)
+
+
+def test_the_share_grows_to_one():
+  shares = [float(ema.share(0.99, k, 8)) for k in range(9)]
+  assert shares == sorted(shares)
+  np.testing.assert_allclose(shares[0], 0.99, rtol=1e-6)
+  assert shares[-1] == 1

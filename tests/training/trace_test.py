@@ -1,0 +1,167 @@
+"""Five updates from the released code's state, tensor by tensor, in both precisions."""
+
+import functools
+
+import golden_numbers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import recipe
+
+from ncl_jax import config as config_lib
+from ncl_jax import interop, optimizers
+from ncl_jax.training import step as step_lib
+
+TRACE = "train_trace"
+
+
+@functools.cache
+def trace():
+  return golden_numbers.load(TRACE)
+
+
+def trace_config(map_name, dtype="float64"):
+  config = config_lib.defaults()
+  config.model.backbone = "resnet10"
+  config.model.projector_hidden = 32
+  config.model.projector_out = 16
+  config.model.dtype = dtype
+  config.loss.map = map_name
+  return config
+
+
+def trace_start(dtype="float64"):
+  state = recipe.state(golden_numbers.tensors(TRACE)["tensors"])
+  variables = interop.from_torch(state)
+  return jax.tree.map(lambda x: jnp.asarray(x, dtype), variables)
+
+
+def trace_optimizer(rates):
+  """LARS with the trace's learning rates, set by hand for each step."""
+
+  def at(name):
+    return lambda step: rates[name][step]
+
+  def make(name, decay):
+    return optimizers.lars(
+      at(name), weight_decay=decay, trust_coefficient=0.02, clip=True
+    )
+
+  return optimizers.partition(make("main", 1e-4), make("classifier", 0.0)), at("main")
+
+
+def rates_of(regime):
+  return {
+    name: jnp.asarray(trace()[f"{regime}__lr_{name}"])
+    for name in ("main", "classifier")
+  }
+
+
+@functools.cache
+def jitted(map_name, dtype):
+  """One program for both regimes: their learning rates are an argument."""
+
+  def update(rates, *operands):
+    optimizer, learning_rate = trace_optimizer(rates)
+    config = trace_config(map_name, dtype)
+    return step_lib.make_update(config, 10, optimizer, learning_rate)(*operands)
+
+  return jax.jit(update)
+
+
+def updates(regime, map_name, dtype):
+  """The released order of things: yields (metrics, torch's tensors) of each step."""
+  golden, start = trace(), trace_start(dtype)
+  rates = rates_of(regime)
+  optimizer, _ = trace_optimizer(rates)
+  update = functools.partial(jitted(map_name, dtype), rates)
+  state = step_lib.TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=start["params"],
+    batch_stats=start["batch_stats"],
+    opt_state=optimizer.init(start["params"]),
+  )
+  views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)
+  views = views.transpose(0, 1, 3, 4, 2).astype(dtype)
+  for _ in range(5):
+    state, values, _ = update(state, views, jnp.asarray(golden["targets"]))
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    yield values, interop.to_torch(variables)
+
+
+LOSSES = {"loss": "loss_nce", "probe_loss": "loss_class"}
+
+
+@pytest.mark.parametrize(
+  ("regime", "map_name"),
+  # Those of one program side by side: in one process, compiled once.
+  [
+    pytest.param("recipe", "rep_relu", marks=pytest.mark.slow),
+    ("small", "rep_relu"),
+    *(
+      pytest.param(regime, map_name, marks=pytest.mark.slow)
+      for map_name in ("identity", "relu")
+      for regime in ("recipe", "small")
+    ),
+  ],
+)
+def test_the_released_codes_five_steps(x64, regime, map_name):
+  golden, prefix = trace(), f"{regime}__{map_name}__"
+  initial = interop.to_torch(trace_start())
+  for step, (values, tensors) in enumerate(updates(regime, map_name, "float64")):
+    for ours, theirs in LOSSES.items():
+      expected = golden[f"{prefix}{theirs}_f64"][step]
+      np.testing.assert_allclose(values[ours], expected, atol=1e-9, rtol=0)
+    for i, name in enumerate(golden["tensor_names"]):
+      tensor = np.asarray(tensors[str(name)])
+      change = tensor - initial[str(name)]
+
+      def at(key, step=step, i=i):
+        return golden[f"{prefix}{key}_f64"][step, i]
+
+      np.testing.assert_allclose((tensor**2).sum(), at("sumsq"), rtol=1e-9)
+      np.testing.assert_allclose((change**2).sum(), at("delta_sumsq"), rtol=1e-9)
+      np.testing.assert_allclose(
+        recipe.probe(str(name), tensor),
+        at("probe"),
+        rtol=0,
+        atol=1e-9 * np.sqrt(at("sumsq") / 3),
+      )
+      np.testing.assert_allclose(
+        recipe.probe(str(name), change),
+        at("delta_probe"),
+        rtol=0,
+        atol=1e-9 * np.sqrt(at("delta_sumsq") / 3),
+      )
+
+
+@pytest.mark.parametrize(
+  "map_name",
+  ["rep_relu", pytest.param("identity", marks=pytest.mark.slow)],
+)
+def test_the_first_losses_in_float32(map_name):
+  # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
+  # updates with them: float64 compares those, above.
+  golden = trace()
+  values, _ = next(updates("small", map_name, "float32"))
+  for ours, theirs in LOSSES.items():
+    expected = golden[f"small__{map_name}__{theirs}_f64"][0]
+    np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_joint_statistics_are_another_recipe(x64):
+  golden, start = trace(), trace_start()
+  config = trace_config("identity")
+  config.model.batch_norm = "joint"
+  optimizer, learning_rate = trace_optimizer(rates_of("small"))
+  update = jax.jit(step_lib.make_update(config, 10, optimizer, learning_rate))
+  state = step_lib.TrainState(
+    step=jnp.zeros((), jnp.int32), opt_state=optimizer.init(start["params"]), **start
+  )
+  views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)
+  views = views.transpose(0, 1, 3, 4, 2).astype(np.float64)
+  _, values, _ = update(state, views, jnp.asarray(golden["targets"]))
+  expected = golden["small__identity__step0_loss_nce_if_views_shared_one_forward_f64"]
+  np.testing.assert_allclose(values["loss"], expected, atol=1e-9, rtol=0)
