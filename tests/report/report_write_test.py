@@ -337,7 +337,8 @@ def test_neither_pyplot_nor_the_trainer_is_imported():
   program = """
 import sys
 import report_example as example
-from ncl_jax.report import drawing, figures_results
+from ncl_jax.report.figures import drawing
+from ncl_jax.report.figures import results as figures_results
 with drawing.style():
   figures_results.curves(example.make())
 names = ["matplotlib.pyplot", "ncl_jax.training.loop", "tensorflow", "orbax.checkpoint"]

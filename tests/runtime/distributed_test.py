@@ -1,7 +1,6 @@
 """Asked to stop, several processes, and a peer that dies."""
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -11,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 
@@ -120,7 +118,13 @@ def test_where_nothing_can_be_saved_they_end_a_program_as_sigterm_does(number):
 def test_a_run_is_saved_when_it_is_warned_or_its_terminal_is_closed(tmp_path, number):
   data = tiny.npz(tmp_path / "data.npz")
   work = tmp_path / "run"
-  command = [sys.executable, str(PROCESS), *training(tmp_path, "run")]
+  # The terminal becomes the process's own, as in a shell.
+  own = (
+    "import fcntl, os, sys, termios; os.setsid(); "
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+  )
+  command = [sys.executable, "-c", own, str(PROCESS), *training(tmp_path, "run")]
   command += ["--config.train.epochs=4000", f"--config.data.source=arrays:{data}"]
   ours, theirs = pty.openpty()
   running = subprocess.Popen(
@@ -129,8 +133,6 @@ def test_a_run_is_saved_when_it_is_warned_or_its_terminal_is_closed(tmp_path, nu
     stdin=theirs,
     stdout=theirs,
     stderr=theirs,
-    # The terminal becomes the process's own, as in a shell.
-    preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
   )
   os.close(theirs)
   closed = threading.Event()
