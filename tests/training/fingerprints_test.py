@@ -155,7 +155,10 @@ def test_a_folder_is_known_by_its_files_wherever_it_lies(folder, tmp_path):
   assert of_folder(copy) != here
 
 
-@pytest.mark.parametrize("module", ["evaluators.knn", "supervised", "codes"])
+@pytest.mark.parametrize(
+  "module",
+  ["evaluators.knn", "evaluators.supervised", "experiments.baseline_features"],
+)
 def test_the_code_of_a_result_is_all_that_is_imported_for_it(module):
   """In a fresh process: what Python itself loads, against what is hashed."""
   code = (
