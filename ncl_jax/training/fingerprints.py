@@ -145,7 +145,9 @@ def code(*modules: str) -> str:
 def sources(*modules: str) -> list[pathlib.Path]:
   """The files of modules and of all of this package that they import, also late."""
   files: list[pathlib.Path] = []
-  left = list(modules)
+  # Of `a.b` also the package `a`: Python runs it first.
+  split = [module.split(".") for module in modules]
+  left = [".".join(x[: i + 1]) for x in split for i in range(len(x))]
   while left:
     file = _file(left.pop())
     if file and file not in files:
