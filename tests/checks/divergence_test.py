@@ -94,7 +94,7 @@ def test_training_stops_at_the_first_bad_step(tmp_path, rate, per_call):
   [("ncl", "the loss, the gradient"), ("moco_v3", "the momentum encoder")],
 )
 def test_whatever_is_not_finite_is_named(tmp_path, monkeypatch, method, part):
-  make_update, move = step_lib.make_update, update.momentum_lib.move
+  make_update, move = step_lib.make_update, update.ema.move
 
   def no_number(*given):
     go = make_update(*given)
@@ -113,7 +113,7 @@ def test_whatever_is_not_finite_is_named(tmp_path, monkeypatch, method, part):
   if method == "ncl":
     monkeypatch.setattr(step_lib, "make_update", no_number)
   else:
-    monkeypatch.setattr(update.momentum_lib, "move", no_copy)
+    monkeypatch.setattr(update.ema, "move", no_copy)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: {part}.* not finite"):
     loop.train(config_of(method), tmp_path / "run", tiny.source())
   assert is_kept_whole(tmp_path / "run", 3)

@@ -57,7 +57,7 @@ def save(path, source):
 def test_a_sweep_measures_again_when_the_test_labels_have_changed(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(sweep.train, "train", finish)
+  monkeypatch.setattr(sweep.loop, "train", finish)
   config = tiny.config()
   # No statistics of the data in the settings: only the data themselves tell.
   config.augment.mean, config.augment.std = (0.3,), (0.2,)

@@ -111,7 +111,7 @@ class Trainings:
 def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
   source = tiny.source()
   trainings = Trainings(source)
-  monkeypatch.setattr(sweep.train, "train", trainings)
+  monkeypatch.setattr(sweep.loop, "train", trainings)
   monkeypatch.setattr(workdir_lib, "kept_source", lambda *_: source)
   evaluated = []
   evaluate = program.evaluate

@@ -159,7 +159,7 @@ def test_partners_stand_behind_the_images():
 
 
 def test_every_file_of_the_page_is_installed_with_the_package():
-  root = pathlib.Path(explorer.__file__).parents[2]
+  root = pathlib.Path(explorer.__file__).parents[3]
   project = tomllib.loads((root / "pyproject.toml").read_text())
   listed = project["tool"]["setuptools"]["package-data"]["ncl_jax.report.explorer"]
   folder = root / "ncl_jax" / "explorer"

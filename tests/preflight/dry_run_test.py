@@ -125,7 +125,7 @@ def test_hours_on_a_cpu_are_told_before_they_begin():
   first, *advice = cost.cost_warning(config, source)
   # Two views, three times the forward pass, by the description's own numbers.
   work = 48 * 50_000_000 * 3 * speed_of_views(config)
-  hours = work / dry_run._CPU_FLOPS_NARROW / 3600
+  hours = work / cost._CPU_FLOPS_NARROW / 3600
   assert first.startswith(f"about {hours:.0f} hours on two CPU cores")
   assert any("launch.train_projector" in line for line in advice)
 
@@ -140,12 +140,12 @@ def speed_of_views(config):
 
 def test_advice_for_photographs_and_for_laptops():
   config = tiny.config()
-  assert not dry_run._advice(config, 3600)
-  line, other = dry_run._advice(config, 10 * 86400)
+  assert not cost.advice(config, 3600)
+  line, other = cost.advice(config, 10 * 86400)
   assert "launch.train_projector" in other
   assert "--config.data.image_size=32" in line
   config.augment.size = 120
-  assert "stem=imagenet" in dry_run._advice(config, 3600)[0]
+  assert "stem=imagenet" in cost.advice(config, 3600)[0]
   for setting in re.findall(r"--config\.([\w.]+)", line):
     assert setting in config_lib.known_keys()
 
@@ -155,4 +155,4 @@ def test_advice_for_photographs_and_for_laptops():
   [(1, "a minute"), (600, "10 minutes"), (7200, "2 hours"), (10 * 86400, "10 days")],
 )
 def test_durations(seconds, text):
-  assert dry_run._duration(seconds) == text
+  assert cost.duration(seconds) == text
