@@ -162,7 +162,7 @@ def test_every_file_of_the_page_is_installed_with_the_package():
   root = pathlib.Path(explorer.__file__).parents[3]
   project = tomllib.loads((root / "pyproject.toml").read_text())
   listed = project["tool"]["setuptools"]["package-data"]["ncl_jax.report.explorer"]
-  folder = root / "ncl_jax" / "explorer"
+  folder = root / "ncl_jax" / "report" / "explorer"
   found = {file.name for file in folder.iterdir() if file.is_file()}
   assert set(listed) == {name for name in found if not name.endswith(".py")}
 
