@@ -114,51 +114,75 @@ def test_where_nothing_can_be_saved_they_end_a_program_as_sigterm_does(number):
   assert done.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
-def test_a_run_is_saved_when_it_is_warned_or_its_terminal_is_closed(tmp_path, number):
-  data = tiny.npz(tmp_path / "data.npz")
-  work = tmp_path / "run"
-  # The terminal becomes the process's own, as in a shell.
-  own = (
-    "import fcntl, os, sys, termios; os.setsid(); "
-    "fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-  )
-  command = [sys.executable, "-c", own, str(PROCESS), *training(tmp_path, "run")]
-  command += ["--config.train.epochs=4000", f"--config.data.source=arrays:{data}"]
-  ours, theirs = pty.openpty()
+def test_a_run_that_is_warned_is_saved(tmp_path):
   running = subprocess.Popen(
-    command,
-    cwd=ROOT,
-    stdin=theirs,
-    stdout=theirs,
-    stderr=theirs,
+    [sys.executable, str(PROCESS), *long_training(tmp_path)], cwd=ROOT
+  )
+  try:
+    wait_for_step([running], tmp_path / "run" / "metrics.jsonl", 4)
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(120) == 143
+  finally:
+    running.kill()
+  assert_everything_logged_is_saved(tmp_path / "run")
+
+
+# The terminal becomes the process's own, as in a shell.
+OWN_TERMINAL = (
+  "import os, sys; os.login_tty(0); "
+  "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
+  ours, theirs = pty.openpty()
+  own = [sys.executable, "-c", OWN_TERMINAL]
+  if subprocess.run(
+    [*own, "-c", "pass"], stdin=theirs, stderr=subprocess.PIPE
+  ).returncode:
+    pytest.skip("no process can have a terminal of its own here")
+  os.close(ours)
+  os.close(theirs)  # it belonged to the process that has ended
+  ours, theirs = pty.openpty()
+  command = [*own, str(PROCESS), *long_training(tmp_path)]
+  running = subprocess.Popen(
+    command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
   )
   os.close(theirs)
   closed = threading.Event()
   reader = threading.Thread(target=watch, args=(ours, closed))
   reader.start()
   try:
-    wait_for_step([running], work / "metrics.jsonl", 4)
-    if number == signal.SIGHUP:
-      closed.set()  # the kernel sends SIGHUP, and writing is an error from now on
-    else:
-      running.send_signal(number)
+    wait_for_step([running], tmp_path / "run" / "metrics.jsonl", 4)
+    closed.set()  # the kernel sends SIGHUP, and writing is an error from now on
     assert running.wait(120) == 143
   finally:
     closed.set()
     running.kill()
     reader.join()
-  logged = jsonl.read(work / "metrics.jsonl")
-  assert checkpoint.steps(work)[-1] >= logged[-1]["step"] > 0
+  assert_everything_logged_is_saved(tmp_path / "run")
+
+
+def long_training(folder):
+  data = tiny.npz(folder / "data.npz")
+  return [
+    *training(folder, "run"),
+    "--config.train.epochs=4000",
+    f"--config.data.source=arrays:{data}",
+  ]
+
+
+def assert_everything_logged_is_saved(workdir):
+  logged = jsonl.read(workdir / "metrics.jsonl")
+  assert checkpoint.steps(workdir)[-1] >= logged[-1]["step"] > 0
 
 
 def watch(terminal, closed):
-  """Reads what a program shows, as it would wait for a reader; then closes."""
+  """Passes on what a program shows, as a terminal does; then closes."""
   with contextlib.suppress(OSError):
     while not closed.is_set():
       if select.select([terminal], [], [], 0.1)[0]:
-        os.read(terminal, 2**16)
+        print(os.read(terminal, 2**16).decode(errors="replace"), end="")
   os.close(terminal)
 
 
