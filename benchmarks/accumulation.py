@@ -1,9 +1,9 @@
 """Memory of one train step when the batch passes the network in k chunks.
 
 Compiles the step of the paper's CIFAR recipe (float32, as a CPU wants it) on one CPU
-device for each k of `train.accumulate` and prints the memory for temporaries, in which
-the activations are, as XLA plans it. With --steps it also runs the step and prints the
-time, median of so many. Compiling takes minutes.
+device for each k of `train.grad_cache_chunks` and prints the memory for temporaries, in
+which the activations are, as XLA plans it. With --steps it also runs the step and
+prints the time, median of so many. Compiling takes minutes.
 
   python -m benchmarks.accumulation --batch_size=128
 """
@@ -65,7 +65,7 @@ def make_config(flags, chunks, source):
   config.model.width = flags.width
   config.model.dtype = "float32"
   config.train.batch_size = flags.batch_size
-  config.train.accumulate = chunks
+  config.train.grad_cache_chunks = chunks
   config_lib.validate(config)
   return config_lib.resolve(config, source)
 
@@ -73,7 +73,7 @@ def make_config(flags, chunks, source):
 def measure_step(config, source, steps):
   """Temporaries in MiB and, where steps are run, the median of their seconds."""
   mesh = sharding.make_mesh()
-  sharding.check_batch(mesh, config.train.batch_size, config.train.accumulate)
+  sharding.check_batch(mesh, config.train.batch_size, config.train.grad_cache_chunks)
   optimizer, learning_rate = step_lib.make_optimizer(config, 1)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
   state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))

@@ -40,12 +40,12 @@ def main() -> None:
   views = np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
   rows, contestants = {}, {}
-  for name, map_name, remat in (
+  for name, transform, remat in (
     ("NCL", "rep_relu", False),
     ("CL", "identity", False),
     ("NCL, rematerialised", "rep_relu", True),
   ):
-    contestants[name], rows[name] = ours(flags, views, map_name, remat=remat)
+    contestants[name], rows[name] = ours(flags, views, transform, remat=remat)
   contestants["NCL, plain XLA"], rows["NCL, plain XLA"] = plain(flags, views)
   for name, layout in (("torch, NCHW", False), ("torch, NHWC", True)):
     step = torch_step(flags, views, channels_last=layout)
@@ -77,13 +77,13 @@ def main() -> None:
   )
 
 
-def make_config(flags, map_name, remat):
+def make_config(flags, transform, remat):
   """The paper's recipe at the sizes asked for."""
   config = config_lib.defaults()
   config.data.source = "noise"
   config.model.backbone, config.model.width = flags.backbone, flags.width
   config.model.dtype, config.model.remat = "float32", remat
-  config.loss.map, config.loss.temperature = map_name, TEMPERATURE
+  config.loss.transform, config.loss.temperature = transform, TEMPERATURE
   config.train.batch_size = flags.images
   config.optimizer.name = "sgd"
   config.optimizer.warmup_epochs = 0.0
@@ -91,9 +91,9 @@ def make_config(flags, map_name, remat):
   return config
 
 
-def ours(flags, views, map_name, remat=False, devices=None):
+def ours(flags, views, transform, remat=False, devices=None):
   """(the step, what was compiled)."""
-  config = make_config(flags, map_name, remat)
+  config = make_config(flags, transform, remat)
   images = np.zeros((flags.images, flags.size, flags.size, 3), np.uint8)
   split = Split(images, np.full(flags.images, -1, np.int32))
   source = Source("noise", {"train": split})

@@ -29,7 +29,7 @@ def get_config(argument: str = "ncl"):
   config.model.stem = "imagenet"
   config.model.projector_hidden = 16384
   config.model.projector_out = 2048
-  config.loss.map = "relu"
+  config.loss.transform = "relu"
   config.optimizer.learning_rate = 0.3
   config.train.epochs = 100
   config_lib.set_method(config, argument)

@@ -17,7 +17,7 @@ from ml_collections import config_flags
 from ncl_jax import cli, evaluators
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file; with ncl,MAP after a colon for another map"
+  "config", None, "config file; with ncl,TRANSFORM after a colon for another transform"
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the comparison")
 _PROGRAMS = flags.DEFINE_list(

@@ -4,8 +4,8 @@
 
 After the colon: cl or ncl; supcon or supcon_ncl, which take the labels into account;
 ce, nce, ce_projector or nce_projector, which train classifiers; spectral, moco_v3,
-byol, dino, barlow_twins or vicreg, or with the map byol_ncl and the like. Those with a
-map take another after a comma: ncl,relu. Single settings are changed by
+byol, dino, barlow_twins or vicreg, or with the transform byol_ncl and the like. Those
+with a map take another after a comma: ncl,relu. Single settings are changed by
 --config.SECTION.FIELD=VALUE; --config.train.init_from=DIR starts from the network of
 another run. The work directory gets config.json, data.json, metrics.jsonl, speed.jsonl
 and checkpoints/, a classifier's also best/, the work directory of its best step on the

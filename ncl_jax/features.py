@@ -42,23 +42,24 @@ class Features:
     for name in ("h", "hidden", "z"):
       _check_finite(name, getattr(self, name), self.ids)
 
-  def layer(self, name: str, map_name: str) -> np.ndarray:
+  def layer(self, name: str, transform: str) -> np.ndarray:
     """One layer as evaluation sees it.
 
     Args:
-      name: "h", "hidden", "z", or "f" = z after the map, rows of unit length.
-      map_name: the config's map.
+      name: "h", "hidden", "z", or "f" = z after the transform, rows of unit length.
+      transform: the config's transform.
 
     Returns:
       [N, width] float32.
 
     Raises:
       InputError: for another name.
-      FloatingPointError: if the map makes NaN or infinity of z, as "exp" does above 88.
+      FloatingPointError: if the transform makes NaN or infinity of z, as "exp" does
+        above 88.
     """
     if name == "f":
-      f = np.asarray(embed(self.z, map_name))
-      _check_finite(f"f = {map_name}(z)", f, self.ids)
+      f = np.asarray(embed(self.z, transform))
+      _check_finite(f"f = {transform}(z)", f, self.ids)
       return f
     if name not in ("h", "hidden", "z"):
       raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
@@ -80,18 +81,18 @@ def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
     )
 
 
-@jax.jit(static_argnames="map_name")
-def embed(z: jax.typing.ArrayLike, map_name: str) -> jax.Array:
+@jax.jit(static_argnames="transform")
+def embed(z: jax.typing.ArrayLike, transform: str) -> jax.Array:
   """`f = map(z) / |map(z)|`: the features that the loss compared.
 
   Args:
     z: [N, D] raw projector outputs.
-    map_name: see `nonneg.NAMES`.
+    transform: see `nonneg.NAMES`.
 
   Returns:
-    [N, D], rows of unit length, or zero where the map left nothing.
+    [N, D], rows of unit length, or zero where the transform left nothing.
   """
-  return numerics.l2_normalize(nonneg.apply_map(z, map_name))
+  return numerics.l2_normalize(nonneg.apply_map(z, transform))
 
 
 def extract(

@@ -1,10 +1,10 @@
 """The maps from a projector's output to non-negative features, and how to apply one.
 
-Contrastive learning is the map `identity`; its non-negative version is any map in
-`NON_NEGATIVE`, put at the very end, before normalisation and loss (Wang et al. 2024,
-arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they are here for
-the comparison of maps. Whole numbers and truth values are mapped as float32; what is no
-array of real numbers is refused with an InputError.
+Contrastive learning is the transform `identity`; its non-negative version is any
+transform in `NON_NEGATIVE`, put at the very end, before normalisation and loss (Wang et
+al. 2024, arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they
+are here for the comparison of transforms. Whole numbers and truth values are mapped as
+float32; what is no array of real numbers is refused with an InputError.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ SPARSE = frozenset({"relu", "rep_relu"})  # those with exact zeros
 
 
 def get(name: str) -> Map:
-  """Returns the map called `name`.
+  """Returns the transform called `name`.
 
   Args:
     name: one of `NAMES`.
@@ -125,12 +125,13 @@ def get(name: str) -> Map:
   >>> get("relu")(jnp.array([-1.0, 2.0])).tolist()
   [0.0, 2.0]
   """
-  checks.choice("map", name, sorted(NAMES))
+  checks.choice("transform", name, sorted(NAMES))
   return _MAPS[name]
 
 
 def apply_map(z: jax.typing.ArrayLike, name: str) -> jax.Array:
-  """Applies the map called `name`: the one way from `z` to features in this project.
+  """Applies the transform called `name`: the one way from `z` to features in this
+  project.
 
   Args:
     z: [.., D] projector outputs.

@@ -56,8 +56,8 @@ def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
 def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
   """Scales vectors to unit length: `z / |z|`; an all-zero vector stays zero.
 
-  A row that a non-negative map has emptied is common, not an accident. Its value and
-  its gradient are defined as 0; `z / max(|z|, eps)` would give NaN or 1/eps there.
+  A row that a non-negative transform has emptied is common, not an accident. Its value
+  and its gradient are defined as 0; `z / max(|z|, eps)` would give NaN or 1/eps there.
 
   Args:
     z: array with vectors along `axis`.

@@ -51,7 +51,7 @@ def seed_rows(
   """The measures of both methods, the rivals and the control.
 
   Args:
-    cl: of the run without a map.
+    cl: of the run without a transform.
     ncl: of the run with one.
     untrained: of NCL's network before training.
     labels: of the same images.

@@ -21,14 +21,14 @@ METHODS = (
   "supcon_ncl",
   *(name + end for name in methods.NAMES for end in ("", "_ncl")),
 )
-# Those whose features, and class weights where there are any, pass the map.
+# Those whose features, and class weights where there are any, pass the transform.
 MAPPED = tuple(m for m in METHODS if m.startswith("nc") or m.endswith("_ncl"))
 LABELLED = ("sup_con", "cross_entropy")  # losses that need labels
 VITS = ("vit_tiny", "vit_small")
 CHOICES = {
   "method": METHODS,
   "loss.name": ("nt_xent", *LABELLED, "clip", *methods.NAMES),
-  "loss.map": sorted(nonneg.NAMES),
+  "loss.transform": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
   "model.stem": models.STEMS,
@@ -104,14 +104,14 @@ def defaults() -> ConfigDict:
   # Or "sup_con", "cross_entropy", which need labels; "clip", images with captions; or
   # one of `families.NAMES`.
   config.loss.name = "nt_xent"
-  config.loss.map = "rep_relu"  # "identity" is CL
+  config.loss.transform = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
   config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
   config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
   config.loss.weight = 1.0  # factor of a loss of pairs, but not of its penalty
   # Of MoCo v3, BYOL and DINO: how much of the slow copy stays, at the first step.
-  config.loss.momentum = 0.99
+  config.loss.ema_decay = 0.99
   config.loss.off_diagonal = 0.0051  # of Barlow Twins: the weight of other dimensions
   # Of VICReg: the weights of its three terms.
   config.loss.invariance = 25.0
@@ -122,7 +122,7 @@ def defaults() -> ConfigDict:
   config.loss.teacher_temperature = 0.04
   config.loss.centre_momentum = 0.9
   # Of cross entropy alone:
-  config.loss.scale = 1.0  # factor of the logits
+  config.loss.logit_scale = 1.0  # factor of the logits
   config.loss.label_smoothing = 0.0  # share of the target spread over all classes
   config.loss.mixup = 0.0  # a of Beta(a, a), the share of either image; 0: no mixing
 
@@ -133,7 +133,7 @@ def defaults() -> ConfigDict:
   config.optimizer.momentum = 0.9
   config.optimizer.weight_decay = 1e-4
   config.optimizer.trust_coefficient = 0.02  # LARS only
-  config.optimizer.clip = True  # LARS only
+  config.optimizer.trust_clip = True  # LARS only
   config.optimizer.warmup_epochs = 10.0
   config.optimizer.warmup_start = 3e-5  # the learning rate of the first step
 
@@ -141,7 +141,7 @@ def defaults() -> ConfigDict:
   config.train.batch_size = 256  # images; 0: from the data
   # In so many chunks the batch passes the network, with the loss of the whole batch but
   # in the memory of one chunk; BatchNorm sees a chunk at a time, so results differ.
-  config.train.accumulate = 1
+  config.train.grad_cache_chunks = 1
   config.train.epochs = 200  # 0: from the data
   config.train.init_from = ""  # a run's directory: its weights, a fresh optimiser
   config.train.steps_per_call = 0  # of the compiled program; 0: from the device
@@ -171,13 +171,15 @@ def defaults() -> ConfigDict:
 def set_method(config: ConfigDict, argument: str) -> None:
   """Makes `config` one of `METHODS`, the part after the colon of `--config=FILE:ARG`.
 
-  CL and NCL differ by the map alone, and so do `supcon` and `supcon_ncl`, `byol` and
-  `byol_ncl`, and the like; CE and NCE by the map and by CE's bias. Classifiers train by
-  SGD on one view of each image, cropped and flipped as the config has it.
+  CL and NCL differ by the transform alone, and so do `supcon` and `supcon_ncl`, `byol`
+  and `byol_ncl`, and the like; CE and NCE by the transform and by CE's bias.
+  Classifiers train by SGD on one view of each image, cropped and flipped as the config
+  has it.
 
   Args:
     config: changed in place.
-    argument: one of `METHODS`, those with a map (the config's own) also as "ncl,MAP".
+    argument: one of `METHODS`, those with a transform (the config's own) also as
+      "ncl,TRANSFORM".
 
   Raises:
     InputError: for any other argument.
@@ -186,8 +188,9 @@ def set_method(config: ConfigDict, argument: str) -> None:
   checks.choice("method", method, METHODS)
   if len(rest) > 1 or (method not in MAPPED and rest):
     raise InputError(
-      f"config argument {argument!r}: allowed are {', '.join(METHODS)}, and with a map "
-      f"{', '.join(f'{name},MAP' for name in MAPPED)}"
+      f"config argument {argument!r}: allowed are {', '.join(METHODS)}, and with a "
+      f"transform "
+      f"{', '.join(f'{name},TRANSFORM' for name in MAPPED)}"
     )
   config.method = method
   family = method.removesuffix("_ncl")
@@ -204,7 +207,7 @@ def set_method(config: ConfigDict, argument: str) -> None:
   if config.loss.name not in methods.TEMPERATURE:
     config.loss.learn_temperature = False
   if method not in MAPPED:
-    config.loss.map = "identity"
+    config.loss.transform = "identity"
   elif rest:
-    checks.choice("map", rest[0], sorted(nonneg.NAMES))
-    config.loss.map = rest[0]
+    checks.choice("transform", rest[0], sorted(nonneg.NAMES))
+    config.loss.transform = rest[0]

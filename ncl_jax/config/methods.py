@@ -1,7 +1,7 @@
 """The self-supervised methods beside CL: their names, what each needs, its recipe.
 
-Each has a variant with the map, NAME_ncl: the same loss of features after it. Nothing
-here trains: `pair_loss` has the losses, `momentum` the slow copy.
+Each has a variant with the transform, NAME_ncl: the same loss of features after it.
+Nothing here trains: `pair_loss` has the losses, `momentum` the slow copy.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ TEMPERATURE = ("nt_xent", "sup_con", "clip", "moco_v3", "dino")  # losses that h
 # Settings that belong to some losses: refused elsewhere, where nothing reads them.
 TAKEN_BY = {
   "weight": ("nt_xent", "sup_con", *NAMES, "clip"),
-  "momentum": MOMENTUM,
+  "ema_decay": MOMENTUM,
   "off_diagonal": ("barlow_twins",),
   "invariance": ("vicreg",),
   "variance": ("vicreg",),
@@ -66,7 +66,7 @@ def check(config: ConfigDict, usual: ConfigDict) -> None:
       raise InputError(
         f"loss.{key} is {settings[key]}: only loss.name={' or '.join(takers)} takes it"
       )
-  for key in ("momentum", "centre_momentum"):
+  for key in ("ema_decay", "centre_momentum"):
     if not 0 <= settings[key] < 1:
       raise InputError(f"loss.{key} is {settings[key]}: allowed is [0, 1)")
   if settings.name == "dino" and settings.prototypes < 2:
@@ -88,7 +88,7 @@ _PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
       "model.projector_hidden": 4096,
       "model.projector_out": 256,
       "loss.temperature": 0.2,
-      "loss.momentum": 0.99,
+      "loss.ema_decay": 0.99,
       "optimizer.learning_rate": 0.3,
       "optimizer.probe_learning_rate": 0.3,
       "optimizer.weight_decay": 1e-6,
@@ -99,7 +99,7 @@ _PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     {
       "model.projector_hidden": 4096,
       "model.projector_out": 256,
-      "loss.momentum": 0.99,
+      "loss.ema_decay": 0.99,
       "optimizer.learning_rate": 1.0,
       "optimizer.weight_decay": 1e-5,
     },
@@ -114,7 +114,7 @@ _PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
       "model.projector_hidden": 2048,
       "model.projector_out": 256,
       "loss.prototypes": 4096,
-      "loss.momentum": 0.9995,
+      "loss.ema_decay": 0.9995,
       "optimizer.learning_rate": 0.3,
       "optimizer.weight_decay": 1e-6,
     },

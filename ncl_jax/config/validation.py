@@ -29,7 +29,7 @@ def validate(config: ConfigDict) -> None:
     paths.local(file)
   for key in (
     "loss.temperature",
-    "loss.scale",
+    "loss.logit_scale",
     "loss.weight",
     "loss.teacher_temperature",
     "model.width",
@@ -43,7 +43,7 @@ def validate(config: ConfigDict) -> None:
     "optimizer.learning_rate",
     "optimizer.probe_learning_rate",
     "optimizer.trust_coefficient",
-    "train.accumulate",
+    "train.grad_cache_chunks",
     "train.log_every_steps",
     "train.checkpoint_every_epochs",
     "train.keep_checkpoints",
@@ -115,12 +115,14 @@ def _check_classifier(config: ConfigDict) -> None:
   if settings.name == "cross_entropy":
     if settings.learn_temperature:
       raise InputError("loss.learn_temperature: cross entropy has no temperature")
-    if settings.mixup and config.train.accumulate > 1:
-      raise InputError("loss.mixup mixes a whole batch: train.accumulate must be 1")
+    if settings.mixup and config.train.grad_cache_chunks > 1:
+      raise InputError(
+        "loss.mixup mixes a whole batch: train.grad_cache_chunks must be 1"
+      )
     if settings.l1:
       raise InputError(f"loss.l1 is {settings.l1}: cross entropy has no such penalty")
     return
-  for key, neutral in (("scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
+  for key, neutral in (("logit_scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
     if settings[key] != neutral:
       raise InputError(
         f"loss.{key} is {settings[key]}: only loss.name=cross_entropy takes it"

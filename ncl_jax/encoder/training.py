@@ -23,13 +23,13 @@ class Network:
     out: D, dimensions of a code.
     hidden: width of a hidden layer; 0 = the projector is linear.
     active: most dimensions that a code may use; 0 = all.
-    map_name: see `nonneg.NAMES`.
+    transform: see `nonneg.NAMES`.
   """
 
   out: int
   hidden: int
   active: int
-  map_name: str
+  transform: str
 
   @property
   def projector(self) -> models.Projector | Linear:
@@ -39,7 +39,7 @@ class Network:
   def codes(self, params: Any, x: Array) -> Array:
     """[.., E] -> [.., D]."""
     z = jnp.asarray(self.projector.apply({"params": params}, x))
-    return code(z, self.map_name, self.active)
+    return code(z, self.transform, self.active)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +80,21 @@ class Recipe:
     return optimizers.adamw(schedule, weight_decay=self.weight_decay)
 
 
-def code(z: Array, map_name: str, active: int) -> Array:
+def code(z: Array, transform: str, active: int) -> Array:
   """`f = g / |g|`, g = the map of z, of which the `active` largest entries are kept.
 
   Args:
     z: [.., D] projector outputs.
-    map_name: see `nonneg.NAMES`.
+    transform: see `nonneg.NAMES`.
     active: entries kept, of equals the first; 0 or D and more = all.
 
   Returns:
-    [.., D], rows of unit length, or zero where the map left nothing.
+    [.., D], rows of unit length, or zero where the transform left nothing.
 
   >>> code(jnp.array([[4.0, 1.0, 3.0, -9.0]]), "relu", 2).round(1).tolist()
   [[0.800000011920929, 0.0, 0.6000000238418579, 0.0]]
   """
-  f = nonneg.apply_map(z, map_name)
+  f = nonneg.apply_map(z, transform)
   if 0 < active < f.shape[-1]:
     rows = f.reshape(-1, f.shape[-1])
     values, columns = jax.lax.top_k(rows, active)

@@ -41,12 +41,12 @@ def evaluate(
     {"settings", "h": {...}, "f": {...}}; see `agreement`.
 
   Raises:
-    InputError: if the two runs have different maps.
+    InputError: if the two runs have different transforms.
   """
-  if other.config.loss.map != config.loss.map:
+  if other.config.loss.transform != config.loss.transform:
     raise InputError(
-      f"the maps are {config.loss.map} here and {other.config.loss.map} in "
-      f"{other.path}: axes compares runs of one method"
+      f"the transforms are {config.loss.transform} here and "
+      f"{other.config.loss.transform} in {other.path}: axes compares runs of one method"
     )
   runs = ((config, variables), (other.config, other.variables))
   (train, other_train), (test, other_test) = (
@@ -69,8 +69,8 @@ def evaluate(
   }
   for layer in program.LAYERS:
     result[layer] = agreement(
-      *(x.layer(layer, config.loss.map) for x in (train, other_train)),
-      *(x.layer(layer, config.loss.map) for x in (test, other_test)),
+      *(x.layer(layer, config.loss.transform) for x in (train, other_train)),
+      *(x.layer(layer, config.loss.transform) for x in (test, other_test)),
       threshold=config.eval.threshold,
       seed=config.seed,
     )

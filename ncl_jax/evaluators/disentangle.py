@@ -68,7 +68,7 @@ def evaluate(
 
   def layer(variables):
     found = program.extract(config, variables, few, "test", mesh)
-    return found.layer("f", config.loss.map)
+    return found.layer("f", config.loss.transform)
 
   f = layer(variables)
   untrained = step_lib.build(lambda: step_lib.init_variables(config, few), mesh)

@@ -60,7 +60,7 @@ def evaluate(
   }
   levels = source.split("test").levels
   for layer in program.LAYERS:
-    f = test.layer(layer, config.loss.map)
+    f = test.layer(layer, config.loss.transform)
     result[layer] = statistics(f, test.labels, source.num_classes, **settings)
     if levels:
       result[layer]["levels"] = {
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def _meaning(config, train, test, train_labels, labels, num_classes):
-  train_f, f = (x.layer("f", config.loss.map) for x in (train, test))
+  train_f, f = (x.layer("f", config.loss.transform) for x in (train, test))
   return meaning.statistics(
     train_f, train_labels, f, labels, num_classes, seed=config.seed
   )

@@ -55,7 +55,7 @@ def evaluate(
   temperatures = sorted({config.eval.knn_temperature, *TEMPERATURES})
   known = test.labels >= 0
   for layer in program.LAYERS:
-    bank, f = (x.layer(layer, config.loss.map) for x in (train, test))
+    bank, f = (x.layer(layer, config.loss.transform) for x in (train, test))
 
     def grid(distance, temperatures, bank=bank, f=f):
       labels = metrics.knn_predict_grid(

@@ -93,9 +93,9 @@ def evaluate(
   }
   for layer in layers:
     result[layer] = probe(
-      train.layer(layer, config.loss.map),
+      train.layer(layer, config.loss.transform),
       train.labels,
-      test.layer(layer, config.loss.map),
+      test.layer(layer, config.loss.transform),
       test.labels,
       num_classes=source.num_classes,
       seed=config.seed,
@@ -145,7 +145,7 @@ def _by_sgd(
     )
   }
   for layer in layers:
-    x = test.layer(layer, config.loss.map)
+    x = test.layer(layer, config.loss.transform)
     accuracy = supervised.accuracy(trained.heads[layer], x, test.labels)
     result[layer] = {"accuracy": accuracy}
   return result

@@ -54,7 +54,7 @@ def evaluate(
   """
   test = source.split("test")
   image = program.extract(config, variables, source, "test", mesh)
-  f = image.layer("f", config.loss.map)
+  f = image.layer("f", config.loss.transform)
   one, other = sides(config, source)
   if config.loss.name == "clip":
     g = embed_texts(config, variables, _captions(source))
@@ -145,7 +145,7 @@ def embed_texts(
     rows = tokens[start : start + size]
     padded = np.pad(rows, ((0, size - len(rows)), (0, 0)))
     z = _embed_texts(config_lib.model(config), variables, padded)
-    f = features.embed(z, config.loss.map)
+    f = features.embed(z, config.loss.transform)
     parts.append(np.asarray(f)[: len(rows)])
   found = np.concatenate(parts)
   if bad := np.count_nonzero(~np.isfinite(found).all(1)):
@@ -174,7 +174,7 @@ def embed_images(
   split = Split(images, np.full(len(images), -1, np.int32))
   swapped = dataclasses.replace(source, splits=source.splits | {"test": split})
   seen = program.extract(config, variables, swapped, "test", mesh)
-  return seen.layer("f", config.loss.map)
+  return seen.layer("f", config.loss.transform)
 
 
 def words_of(captions: Iterable[str]) -> list[str]:

@@ -158,7 +158,7 @@ def extract_two_views(
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
   """The settings that a result needs beside it to be repeated."""
   return settings | {
-    "map": config.loss.map,
+    "transform": config.loss.transform,
     "method": config.method,
     "seed": config.seed,
     "source": source.name,

@@ -51,7 +51,7 @@ def evaluate(
     )
   }
   for layer in program.LAYERS:
-    f, gallery = (x.layer(layer, config.loss.map) for x in (test, train))
+    f, gallery = (x.layer(layer, config.loss.transform) for x in (test, train))
     result[layer] = {}
     for name, figures in (
       ("", metrics.retrieval(f, test.labels, k)),

@@ -79,8 +79,8 @@ def evaluate(
   }
   heads = {}
   for layer in program.LAYERS:
-    x = train.layer(layer, config.loss.map)
-    clean_x = test.layer(layer, config.loss.map)
+    x = train.layer(layer, config.loss.transform)
+    clean_x = test.layer(layer, config.loss.transform)
     heads[layer] = _head(x, train.labels, source, config)
     result[layer] = {
       "clean": supervised.accuracy(heads[layer], clean_x, test.labels),
@@ -109,7 +109,7 @@ def evaluate(
   for spec, other in others.items():
     seen = program.extract(config, variables, other, "test", mesh)
     for layer, head in heads.items():
-      x = seen.layer(layer, config.loss.map)
+      x = seen.layer(layer, config.loss.transform)
       result[layer]["ood"][spec] = {
         "accuracy": supervised.accuracy(head, x, seen.labels),
         "images": len(seen.labels),
@@ -254,7 +254,7 @@ def _measure_corruptions(
     changed = dataclasses.replace(source, splits={"train": split, "test": split})
     seen = program.extract(whole, variables, changed, "test", mesh)
     for layer, head in heads.items():
-      x = seen.layer(layer, config.loss.map)
+      x = seen.layer(layer, config.loss.transform)
       accuracy = supervised.accuracy(head, x, seen.labels)
       result[layer]["corruptions"][kind].append(accuracy)
     progress.update(done, f"{kind} {severity}")

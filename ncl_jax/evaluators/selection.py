@@ -75,7 +75,7 @@ def evaluate(
       parts[f"transfer_{name}"] = program.extract(config, variables, other, name, mesh)
     classes["transfer_"] = other.num_classes
   rows = choose(parts, config, keep)
-  f = _form(parts, config.loss.map)
+  f = _form(parts, config.loss.transform)
   return {
     "settings": program.describe(
       config,
@@ -108,10 +108,10 @@ def choose(
 
   Args:
     parts: features of each split; the orders are those of "train".
-    config: its map gives the whole features; its seed, the random rows.
+    config: its transform gives the whole features; its seed, the random rows.
     keep: k.
   """
-  f = _form(parts, config.loss.map)
+  f = _form(parts, config.loss.transform)
   signed, rectified = _form(parts, "identity"), _form(parts, "relu")
   rng = np.random.default_rng([config.seed, 3])
   live = np.flatnonzero(_live(f["train"], config))
@@ -138,7 +138,7 @@ def curve(
 ) -> list[dict[str, Any]]:
   """[{"k", "random", "ea_signed", "ea_relu"}] for k = D / 32, D / 16, .. D."""
   forms = {
-    "random": _form(parts, config.loss.map),
+    "random": _form(parts, config.loss.transform),
     "ea_signed": _form(parts, "identity"),
     "ea_relu": _form(parts, "relu"),
   }
@@ -268,8 +268,8 @@ def score(
   return result
 
 
-def _form(parts: dict[str, Features], map_name: str) -> Sets:
-  return {name: part.layer("f", map_name) for name, part in parts.items()}
+def _form(parts: dict[str, Features], transform: str) -> Sets:
+  return {name: part.layer("f", transform) for name, part in parts.items()}
 
 
 def _live(f: np.ndarray, config: ConfigDict) -> np.ndarray:

@@ -61,15 +61,17 @@ def evaluate(
       batches=batches.shape[0] * batches.shape[1],
       normalization="rows, before the removal of a dimension and again after it",
       ranked_on="the other half of the images",
-      noise="normal, of the same shape, the two views unrelated, through the same map",
+      noise="normal, of the same shape, two unrelated views, same transform",
       unit="nats",
       images=batches.size,
     )
   }
   for layer in program.LAYERS:
-    one, other = (view.layer(layer, config.loss.map) for view in views)
+    one, other = (view.layer(layer, config.loss.transform) for view in views)
     values = statistics(one, other, batches, temperature)
-    noise = _noise(one.shape, config.loss.map if layer == "f" else "relu", config.seed)
+    noise = _noise(
+      one.shape, config.loss.transform if layer == "f" else "relu", config.seed
+    )
     floor = statistics(*noise, batches, temperature)
     result[layer] = (
       values
@@ -99,7 +101,7 @@ def dimensions(
     [D] in nats.
   """
   views = program.extract_two_views(config, variables, source, "test", mesh)
-  one, other = (view.layer("f", config.loss.map) for view in views)
+  one, other = (view.layer("f", config.loss.transform) for view in views)
   batches = _batches(len(one), config.seed)
   temperature = _temperature(config, variables)
   scores = [
@@ -186,12 +188,12 @@ def _agreement(one: np.ndarray, other: np.ndarray, config: ConfigDict) -> dict:
 
 
 def _noise(
-  shape: tuple[int, ...], map_name: str, seed: int
+  shape: tuple[int, ...], transform: str, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Two unrelated matrices of noise after the map, rows of unit length."""
+  """Two unrelated matrices of noise after the transform, rows of unit length."""
   rng = np.random.default_rng([seed, 2])
   one, other = (
-    np.asarray(features.embed(rng.normal(size=shape).astype(np.float32), map_name))
+    np.asarray(features.embed(rng.normal(size=shape).astype(np.float32), transform))
     for _ in range(2)
   )
   return one, other

@@ -229,7 +229,7 @@ def make_step(
       embedded: Any = model.apply(network, images, method="embed")
       seen = dict(zip(("h", "hidden", "z"), embedded, strict=True))
       if "f" in layers:
-        seen["f"] = features.embed(seen["z"], config.loss.map)
+        seen["f"] = features.embed(seen["z"], config.loss.transform)
       return {name: jax.lax.stop_gradient(seen[name]) for name in layers}, batch_stats
     params = network["params"] | {"backbone": trained["backbone"]}
     (h, _), mutated = model.apply(

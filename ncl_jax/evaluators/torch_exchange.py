@@ -167,7 +167,7 @@ def export_features(
   run = program.open_run(workdir, step, source)
   found = program.extract(run.config, run.variables, run.source, split, run.mesh)
   arrays: dict[str, Any] = {
-    name: found.layer(name, run.config.loss.map) for name in ("h", "z", "f")
+    name: found.layer(name, run.config.loss.transform) for name in ("h", "z", "f")
   }
   arrays |= {"labels": found.labels, "ids": found.ids.astype(np.int64)}
   _write(out, lambda f: np.savez(f, **arrays))

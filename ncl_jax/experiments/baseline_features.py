@@ -90,7 +90,7 @@ class Codes:
     extract: gives that layer.
     encode: [N, F] -> [N, width].
     width: of the codes.
-    layer: "h", or "f" of a network without a map.
+    layer: "h", or "f" of a network without a transform.
   """
 
   extract: Extract

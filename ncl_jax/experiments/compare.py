@@ -50,12 +50,12 @@ def compare(
 ) -> str:
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
-  The two runs of a seed share initialisation, order and views; only the map differs.
-  A program that fails stops no other. What has been measured is kept, and not measured
-  again by another call.
+  The two runs of a seed share initialisation, order and views; only the transform
+  differs. A program that fails stops no other. What has been measured is kept, and not
+  measured again by another call.
 
   Args:
-    config: an NCL config; CL is the same without its map.
+    config: an NCL config; CL is the same without its transform.
     workdir: gets seedS/cl, seedS/ncl, seedS/controls.jsonl, measured.jsonl, report/.
     seeds: how many pairs; seeds are config.seed, config.seed + 1, ...
     programs: keys of `evaluators.PROGRAMS`, and "axes" if there are several seeds; None
@@ -74,10 +74,10 @@ def compare(
       the directory.
     Failed: at the end, with the report written, if an evaluation failed.
   """
-  if config.method != "ncl" or config.loss.map == "identity":
+  if config.method != "ncl" or config.loss.transform == "identity":
     raise InputError(
       f"compare needs an NCL config (CL is made from it), this is {config.method} "
-      f"with the map {config.loss.map}"
+      f"with the transform {config.loss.transform}"
     )
   checks.choice("controls", against, CONTROLS)
   for name in programs or ():
@@ -263,7 +263,7 @@ def _trained_control(
     arm.loss.l1 = L1
   else:
     seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
-    f = seen.layer("f", ncl.config.loss.map)
+    f = seen.layer("f", ncl.config.loss.transform)
     live = metrics.live_dimensions(f, config.eval.threshold)
     arm.model.projector_out = max(2, int(live.sum()))
   return arm

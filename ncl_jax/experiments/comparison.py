@@ -23,7 +23,7 @@ from ncl_jax.training import workdir as workdir_lib
 OWN_CLASSES = ("accuracy", "probe", "corrupted")
 # Of `feature_stats`: the program found what shuffled labels give.
 WITH_CHANCE = ("naming", "ewp", "purity")
-LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + map"}
+LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + transform"}
 
 
 def comparison(
@@ -58,7 +58,7 @@ def comparison(
         label=LABELS[arm],
         values={row.key: values(row.key, arm) for row in rows},
         curve=tuple(curve),
-        features=test.layer("f", opened.config.loss.map),
+        features=test.layer("f", opened.config.loss.transform),
       )
     )
   images = np.concatenate(
@@ -88,12 +88,12 @@ def comparison(
         f"{resolved.train.epochs} epochs of {resolved.train.batch_size} {things} a "
         f"step, {resolved.optimizer.name}, temperature {resolved.loss.temperature:g}"
         f"{' at first' if resolved.loss.learn_temperature else ''}, "
-        f"NCL's map {resolved.loss.map}",
+        f"NCL's transform {resolved.loss.transform}",
       ),
       (
         "evaluation",
         f"test {things}, network in evaluation mode; h = backbone features, f = "
-        f"projector output after the map, unit length{towers}",
+        f"projector output after the transform, unit length{towers}",
       ),
       ("command", " ".join(["python -m launch.compare", *sys.argv[1:]])),
       (
@@ -151,10 +151,10 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
   """What the page does and does not show."""
   remarks = [
     "CL and NCL share initialisation, order of the images and views in each seed; the "
-    "only difference is the map on the projector's output.",
-    "The control is the network before training with NCL's map on it: an untrained "
-    "rectified projection is sparse too, so sparsity alone shows little. Purity at "
-    "matched activity compares all arms on the same number of images.",
+    "only difference is the transform on the projector's output.",
+    "The control is the network before training with NCL's transform on it: an "
+    "untrained rectified projection is sparse too, so sparsity alone shows little. "
+    "Purity at matched activity compares all arms on the same number of images.",
   ]
   if seeds < 5:
     remarks.append(

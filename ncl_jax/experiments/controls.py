@@ -42,7 +42,7 @@ class Control:
     key: short name.
     label: what a reader sees.
     note: one sentence: what it is.
-    config: as of a run, with its own map and width.
+    config: as of a run, with its own transform and width.
     variables: {"params", "batch_stats"}, or a function that `program.extract` calls.
   """
 
@@ -57,12 +57,12 @@ def untrained(ncl: program.Run) -> Control:
   """The one that needs nothing: the network as it was before training.
 
   Args:
-    ncl: the run with a map.
+    ncl: the run with a transform.
   """
   return Control(
     "untrained",
-    "untrained + map",
-    "the network before training, with NCL's map on it",
+    "untrained + transform",
+    "the network before training, with NCL's transform on it",
     ncl.config,
     program.untrained(ncl),
   )
@@ -72,7 +72,7 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
   """The controls of a pair of runs of one seed.
 
   Args:
-    cl: the run without a map.
+    cl: the run without a transform.
     ncl: the run with one.
 
   Returns:
@@ -83,7 +83,7 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
   """
   first = untrained(ncl)
   fresh = first.variables
-  map_name = ncl.config.loss.map
+  transform = ncl.config.loss.transform
   identity = np.eye(config_lib.widths(cl.config)["z"])
 
   def after(key, label, note, matrix, shift, name):
@@ -95,7 +95,7 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
     found.append(
       Control(
         "untrained_calibrated",
-        "untrained, calibrated + map",
+        "untrained, calibrated + transform",
         "the same with BatchNorm's running statistics taken from the training images",
         ncl.config,
         calibrate(ncl.config, fresh, ncl.source, ncl.mesh),
@@ -104,11 +104,11 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
   found += [
     after(
       "cl_map",
-      "CL + map",
-      f"CL with {map_name} put on it after training",
+      "CL + transform",
+      f"CL with {transform} put on it after training",
       identity,
       0.0,
-      map_name,
+      transform,
     ),
   ]
   if cl.config.loss.name == "clip":
@@ -124,12 +124,12 @@ def controls(cl: program.Run, ncl: program.Run) -> list[Control]:
       ),
       after(
         "cl_varimax_map",
-        "CL + varimax + map",
-        "the rotated CL with NCL's map after it, axes pointing where their tail is "
-        "long",
+        "CL + varimax + transform",
+        "the rotated CL with NCL's transform after it, axes pointing where their tail "
+        "is long",
         turned,
         0.0,
-        map_name,
+        transform,
       ),
     ]
   for key, label, note, rival in rivals.rivals(cl, ncl):
@@ -165,7 +165,7 @@ def last_layer(
   variables: Any,
   matrix: np.ndarray,
   shift: np.ndarray | float,
-  map_name: str,
+  transform: str,
 ) -> tuple[ConfigDict, Any]:
   """A network whose output is `map(z matrix + shift)`, in each tower that it has.
 
@@ -174,7 +174,7 @@ def last_layer(
     variables: likewise; not changed.
     matrix: [D, M].
     shift: [M], or a number for all.
-    map_name: see `nonneg.NAMES`.
+    transform: see `nonneg.NAMES`.
 
   Returns:
     (config, variables) of the new network.
@@ -199,7 +199,7 @@ def last_layer(
         "bias": jnp.asarray(last["bias"] @ matrix + shift, jnp.float32),
       }
     }
-  changed = _changed(config, matrix.shape[1], map_name)
+  changed = _changed(config, matrix.shape[1], transform)
   return changed, {"params": params, "batch_stats": variables["batch_stats"]}
 
 
@@ -258,9 +258,9 @@ def _varimax(cl: program.Run) -> np.ndarray:
   return rotations.orient(z @ rotation, rotation)
 
 
-def _changed(config: ConfigDict, width: int, map_name: str) -> ConfigDict:
+def _changed(config: ConfigDict, width: int, transform: str) -> ConfigDict:
   config = config.copy_and_resolve_references()
   config.model.projector = True  # what gives z its own width
   config.model.projector_out = width
-  config.loss.map = map_name
+  config.loss.transform = transform
   return config

@@ -121,7 +121,7 @@ def _labels(opened: list[program.Run]) -> list[str]:
 
 def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
   parts = run.config, run.variables, run.source
-  f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.map)
+  f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.transform)
   scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
   side = explorer.Side(label, f[ids], scores)
   if run.config.model.backbone not in config_lib.VITS:

@@ -42,7 +42,7 @@ def draw(
   arms, layers = [], []
   for key, run in (("baseline", baseline), ("method", method)):
     test = program.extract(run.config, run.variables, source, "test", run.mesh)
-    f = test.layer("f", run.config.loss.map)
+    f = test.layer("f", run.config.loss.transform)
     label = run.config.method.upper()
     if method.config.method == baseline.config.method:
       label = f"{label} {run.path.parent.name}/{run.path.name}"

@@ -386,7 +386,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "Health",
       "",
       "lower",
-      "test images of which the map leaves nothing.",
+      "test images of which the transform leaves nothing.",
     ),
     (
       "orthogonality",

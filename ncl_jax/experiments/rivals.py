@@ -24,19 +24,19 @@ def rivals(
   """The rivals of a pair of runs of one seed.
 
   Args:
-    cl: the run without a map.
+    cl: the run without a transform.
     ncl: the run with one.
 
   Returns:
     For each its key, label, note, and the features as codes of CL's f.
 
   Raises:
-    InputError: if `cl` has a map.
+    InputError: if `cl` has a transform.
   """
-  if cl.config.loss.map != "identity":
+  if cl.config.loss.transform != "identity":
     raise InputError(
-      f"{cl.path} has the map {cl.config.loss.map}: rivals are made of CL's features, "
-      "which have none"
+      f"{cl.path} has the transform {cl.config.loss.transform}: rivals are made of "
+      "CL's features, which have none"
     )
   extract = baseline_features.remembered(cl, baseline_features.hidden_of(cl))
   train = extract(cl.config, cl.source, "train", cl.mesh)
@@ -44,7 +44,7 @@ def rivals(
     train.layer("f", "identity"), cl.config.seed, FITTED_ROWS
   )
   seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
-  on = np.abs(seen.layer("f", ncl.config.loss.map)) > ncl.config.eval.threshold
+  on = np.abs(seen.layer("f", ncl.config.loss.transform)) > ncl.config.eval.threshold
   width = min(config_lib.widths(ncl.config)["z"], len(f))
   active = max(1, round(float(on.sum(1).mean())))
   seed = cl.config.seed

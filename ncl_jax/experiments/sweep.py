@@ -114,13 +114,13 @@ def _of_method(config, words, recipe) -> ConfigDict:
   base = recipe(words[METHOD])
   mapped = base.method in config_lib.MAPPED
   for key, value in config_lib.overrides(recipe(""), config).items():
-    # What says where a map is applied means nothing without one.
-    if key != METHOD and (mapped or not key.startswith("loss.map")):
+    # What says where a transform is applied means nothing without one.
+    if key != METHOD and (mapped or not key.startswith("loss.transform")):
       config_lib.put(base, key, value)
-  if not mapped and any(key.startswith("loss.map") for key in words):
+  if not mapped and any(key.startswith("loss.transform") for key in words):
     raise InputError(
-      f"the grid has both a map and method={base.method}, which has none: sweep "
-      "methods with a map, and loss.map=identity,..."
+      f"the grid has both a transform and method={base.method}, which has none: sweep "
+      "methods with a transform, and loss.transform=identity,..."
     )
   return base
 

@@ -1,4 +1,4 @@
-"""Cross entropy of features against class weights: CE, and with a map NCE."""
+"""Cross entropy of features against class weights: CE, and with a transform NCE."""
 
 import jax
 import jax.numpy as jnp

@@ -22,8 +22,8 @@ def spectral(
 
   With f_n, f'_n the two views of example n, as they are given,
   `-2 mean_n f_n . f'_n + mean_{i != j} (f_i . f'_j)^2`, negatives the N (N - 1) pairs
-  across views. Of features after a non-negative map it is the form in which NCL equals
-  non-negative matrix factorisation.
+  across views. Of features after a non-negative transform it is the form in which NCL
+  equals non-negative matrix factorisation.
 
   If z lists a whole space of pairs with the probability of each, the expectations are
   exact: `-2 sum_n w_n f_n . f'_n + sum_ij w_i w_j (f_i . f'_j)^2`, i = j included, as

@@ -1,8 +1,8 @@
 """Whether single dimensions stand for classes, and how far the choice of axes matters.
 
-`f` is [N, D]: features after the map, with L2-normalised rows unless said otherwise.
-Rows with label -1 are left out. `naming_accuracy` and the purities work under `jax.jit`
-with `num_classes`, `signed` and `budget` static.
+`f` is [N, D]: features after the transform, with L2-normalised rows unless said
+otherwise. Rows with label -1 are left out. `naming_accuracy` and the purities work
+under `jax.jit` with `num_classes`, `signed` and `budget` static.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,10 @@
 """Class consistency: do the samples that activate a dimension share a class?
 
-`f` is [N, D]: features after the map; `where` [N]: the rows to count (True). Labels of
--1 mean "unlabelled"; such rows are left out. All functions refuse NaN and infinity in a
-row that counts, and work under `jax.jit` with `num_classes`, `rule` and `budget`
-static; there, where values cannot be seen, a dimension with such an entry is NaN.
+`f` is [N, D]: features after the transform; `where` [N]: the rows to count (True).
+Labels of -1 mean "unlabelled"; such rows are left out. All functions refuse NaN and
+infinity in a row that counts, and work under `jax.jit` with `num_classes`, `rule` and
+`budget` static; there, where values cannot be seen, a dimension with such an entry is
+NaN.
 """
 
 import jax

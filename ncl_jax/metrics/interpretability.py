@@ -1,11 +1,12 @@
 """Statistics without labels: how sparse and how correlated feature dimensions are.
 
-`f` is [N, D]: features after the map, with L2-normalised rows unless said otherwise.
-`where` is [N]: rows to count (True), for batches padded to a fixed size. What is
-undefined (no row, no live dimension) is NaN. All functions refuse NaN and infinity in a
-row that counts. They work under `jax.jit`, where values cannot be seen: there the row,
-the dimension or the whole result that such an entry reaches is NaN. A whole number or a
-truth value cannot be: see `l0`, `live_dimensions` and `num_zero_rows`.
+`f` is [N, D]: features after the transform, with L2-normalised rows unless said
+otherwise. `where` is [N]: rows to count (True), for batches padded to a fixed size.
+What is undefined (no row, no live dimension) is NaN. All functions refuse NaN and
+infinity in a row that counts. They work under `jax.jit`, where values cannot be seen:
+there the row, the dimension or the whole result that such an entry reaches is NaN. A
+whole number or a truth value cannot be: see `l0`, `live_dimensions` and
+`num_zero_rows`.
 
 Source of all definitions not cited at their place: Wang et al. 2024 (arXiv:2403.12459),
 Section 5, with the thresholds of the released code.
@@ -96,7 +97,7 @@ def live_dimensions(
 
 @on_any_mesh()
 def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
-  """Counts the samples that a map has emptied: every dimension exactly 0.
+  """Counts the samples that a transform has emptied: every dimension exactly 0.
 
   Args:
     f: [N, D] features.

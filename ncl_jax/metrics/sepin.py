@@ -35,7 +35,7 @@ def sepin(
   length is computed anew without it, as that difference would be rounding.
 
   Args:
-    f_a: [N, D] features of one view after the map; rows are normalised here.
+    f_a: [N, D] features of one view after the transform; rows are normalised here.
     f_b: [N, D] the same images' other view.
     temperature: T, above 0.
     renormalize: give rows unit length again after the removal; False keeps the length

@@ -9,7 +9,7 @@ from ncl_jax.models.projector import NoProjector, Projector
 
 
 class ContrastiveModel(nn.Module):
-  """A backbone and the projector on top of it; the map and the loss come after.
+  """A backbone and the projector on top of it; the transform and the loss come after.
 
   Hashable, so it can be a static argument of a jitted function. Variables:
   `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`, the latter also

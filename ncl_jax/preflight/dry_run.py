@@ -135,7 +135,7 @@ def _kept(config: ConfigDict, source: Source, variables: Any) -> int:
   views = config_lib.views(config)
   network = ("backbone", "projector", "text", "text_projector")
   params = {k: v for k, v in variables["params"].items() if k in network}
-  chunk = config.train.batch_size // config.train.accumulate
+  chunk = config.train.batch_size // config.train.grad_cache_chunks
 
   def backward(params, batch_stats, images):
     def forward(params):

@@ -203,7 +203,7 @@ def plan(
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh(devices)
   batch = config.train.batch_size
-  sharding.check_batch(mesh, batch, config.train.accumulate)
+  sharding.check_batch(mesh, batch, config.train.grad_cache_chunks)
   resident = input_pipeline.is_resident(config, source, mesh)
   per_call = input_pipeline.steps_per_call(config, resident, mesh)
   optimizer, learning_rate = step_lib.make_optimizer(
@@ -417,7 +417,7 @@ def text(found: Plan, title: str) -> str:
   verdict = {True: "fits", False: "DOES NOT FIT", None: "memory unknown here"}
   lines.append(verdict[found.fits] + (f": {found.too_large}" * bool(found.too_large)))
   if found.fits is False:
-    lines.append("less: --config.train.accumulate=K, --config.model.remat=True")
+    lines.append("less: --config.train.grad_cache_chunks=K, --config.model.remat=True")
   lines += ["", f"network, TFLOP a step: {found.model_flops / 1e12:,.2f}"]
   if found.too_large:
     return "\n".join(lines)

@@ -129,7 +129,7 @@ def legend(comparison: Comparison) -> str:
   """How to read the table, for the number of seeds at hand."""
   parts = [
     "↑ higher is better, ↓ lower is better; h: backbone features; f: projector output"
-    " after the map, of unit length."
+    " after the transform, of unit length."
   ]
   pair = columns(comparison)[len(comparison.arms)]
   if len(comparison.seeds) > 1:

@@ -100,7 +100,9 @@ def check_batch(mesh: Mesh, batch_size: int, accumulate: int = 1) -> None:
   if batch_size % shares:
     below = batch_size - batch_size % shares
     near = f"{below} or {below + shares}" if below else f"{shares}"
-    chunks = f" in {accumulate} chunks (train.accumulate)" if accumulate > 1 else ""
+    chunks = (
+      f" in {accumulate} chunks (train.grad_cache_chunks)" if accumulate > 1 else ""
+    )
     raise InputError(
       f"batch size {batch_size} cannot be shared equally by {mesh.size} devices"
       f"{chunks}: the nearest that can is {near}"

@@ -1,7 +1,7 @@
 """The classifier of supervised training: its weights, its loss, mixed images.
 
 CE and NCE are the same program: the scores are `scale map(z) . map(w_k) + b_k`, with
-the map "identity" and the bias for CE, without a bias for any other map.
+the transform "identity" and the bias for CE, without a bias for any other transform.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
 
   Returns:
     {"classifier": {"prototypes": [K, D], "bias": [K]}}, to join the parameters, the
-    bias with the map "identity" only; {} for losses without class weights. The weights
-    are the same for every map.
+    bias with the transform "identity" only; {} for losses without class weights. The
+    weights are the same for every transform.
   """
   if config.loss.name != "cross_entropy":
     return {}
@@ -36,7 +36,7 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
   shape = (classes, width + 1)
   both = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
   weights = {"prototypes": both[:, :-1]}
-  if config.loss.map == "identity":
+  if config.loss.transform == "identity":
     weights["bias"] = both[:, -1]
   return {"classifier": weights}
 
@@ -46,10 +46,10 @@ def _mapped(
 ) -> dict[str, Any]:
   """The arguments that the loss and the scores share."""
   return {
-    "features": nonneg.apply_map(z, config.loss.map),
-    "prototypes": nonneg.apply_map(weights["prototypes"], config.loss.map),
+    "features": nonneg.apply_map(z, config.loss.transform),
+    "prototypes": nonneg.apply_map(weights["prototypes"], config.loss.transform),
     "bias": weights.get("bias"),
-    "scale": config.loss.scale,
+    "scale": config.loss.logit_scale,
   }
 
 
@@ -57,9 +57,9 @@ def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Arr
   """The classes' scores of raw features.
 
   Args:
-    config: for the map and the scale.
+    config: for the transform and the scale.
     weights: `params["classifier"]`.
-    z: [N, D] features before the map.
+    z: [N, D] features before the transform.
 
   Returns:
     [N, K].
@@ -75,7 +75,7 @@ def loss(
   Args:
     config: resolved settings.
     weights: `params["classifier"]`.
-    z: [N, D] features before the map.
+    z: [N, D] features before the transform.
     target: [N, K] the classes' shares; a row of zeros is unlabelled.
 
   Returns:

@@ -39,7 +39,7 @@ def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, An
 
   Args:
     record: from `start` or `fold`.
-    z: [N, V, D] features after the map, not normalised.
+    z: [N, V, D] features after the transform, not normalised.
     fresh: bool, True to begin a new record with this batch.
 
   Returns:
@@ -77,13 +77,13 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
   }
 
 
-def warnings(values: dict[str, Any], width: int, map_name: str) -> dict[str, str]:
+def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, str]:
   """What to tell the user after an epoch, with the remedy.
 
   Args:
     values: from `summary`.
     width: D.
-    map_name: the run's map.
+    transform: the run's transform.
 
   Returns:
     What is wrong ("dead", "constant", "empty") -> the line; {} if all is well.
@@ -93,9 +93,9 @@ def warnings(values: dict[str, Any], width: int, map_name: str) -> dict[str, str
   constant = int(values["epoch_constant_dimensions"])
   empty = float(values["epoch_zero_rows"])
   gentle = "a lower learning rate or a longer warm-up"
-  if map_name not in ("identity", "rep_relu"):
+  if transform not in ("identity", "rep_relu"):
     gentle = (
-      f"--config.loss.map=rep_relu, whose dead dimensions can come back, {gentle}"
+      f"--config.loss.transform=rep_relu, whose dead dimensions can come back, {gentle}"
     )
   if dead > DEAD * width:
     lines["dead"] = (

@@ -90,7 +90,7 @@ def move(
   """
   if before is None:
     return None
-  kept = share(config.loss.momentum, step, total)
+  kept = share(config.loss.ema_decay, step, total)
   after = {
     "params": follow(before["params"], params, kept),
     "batch_stats": seen["batch_stats"],

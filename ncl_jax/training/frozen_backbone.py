@@ -238,7 +238,7 @@ def _fit(
     _epoch,
     projector,
     optimizer,
-    (config.loss.map, config.loss.precision, config.eval.threshold),
+    (config.loss.transform, config.loss.precision, config.eval.threshold),
     steps,
     size,
   )
@@ -267,14 +267,14 @@ def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperatu
 
   "fault" is `divergence.mark` of each step.
   """
-  map_name, precision, threshold = settings
+  transform, precision, threshold = settings
   n, views = h.shape[:2]
   order, choice = jax.random.split(key)
   rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
 
   def loss_of(params, pairs):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
-    f = nonneg.apply_map(z.reshape(size, 2, -1), map_name)
+    f = nonneg.apply_map(z.reshape(size, 2, -1), transform)
     rows = losses.nt_xent(f, temperature=temperature, precision=precision)
     return jnp.mean(rows), f
 

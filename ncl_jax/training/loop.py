@@ -241,9 +241,9 @@ def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> Non
     source.num_examples("train"),
     source.form,
     source.num_classes,
-    config.loss.map,
+    config.loss.transform,
     "logits times" if config.loss.name == "cross_entropy" else "temperature",
-    config.loss.scale
+    config.loss.logit_scale
     if config.loss.name == "cross_entropy"
     else config.loss.temperature,
   )
@@ -266,10 +266,10 @@ def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> Non
   logging.info("loss %s: %s", config.loss.name, config_lib.negatives(config))
   for sentence in config_lib.texts_cut(config, source):
     logging.warning("%s: %s", source.name, sentence)
-  if config.train.accumulate > 1:
+  if config.train.grad_cache_chunks > 1:
     logging.info(
       "each batch in %d chunks, batch statistics by chunk, the loss of the whole batch",
-      config.train.accumulate,
+      config.train.grad_cache_chunks,
     )
   if not source.num_classes:
     logging.info("no labels: the online probe and class consistency are left out")

@@ -145,7 +145,7 @@ def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
 
   Args:
     config: `loss.l1` is used.
-    z: [N, V, D] features after the map; rows are normalised here.
+    z: [N, V, D] features after the transform; rows are normalised here.
 
   Returns:
     [], between l1 and l1 sqrt(D); 0 where `loss.l1` is.

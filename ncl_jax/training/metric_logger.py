@@ -33,7 +33,7 @@ class Recorder:
   ) -> None:
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
-    self._width, self._map = config_lib.widths(config)["z"], config.loss.map
+    self._width, self._map = config_lib.widths(config)["z"], config.loss.transform
     self._warned: set[str] = set()
     self._pending: collections.deque = collections.deque()
 
@@ -79,7 +79,7 @@ class Recorder:
   def _check(self, step, faults):
     remedy = "The last checkpoint is kept."
     if self._map == "exp":
-      remedy = f"The map exp is infinite above 88. {remedy}"
+      remedy = f"The transform exp is infinite above 88. {remedy}"
     divergence.check(faults, step, remedy)
 
   def _take(self):

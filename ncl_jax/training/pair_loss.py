@@ -24,8 +24,10 @@ def pair_loss(
 
   Args:
     config: for `loss`.
-    f: [N, 2, D] features after the map; where there is a predictor, the predictor's.
-    keys: [N, 2, D] the momentum encoder's after the map; None where there is none.
+    f: [N, 2, D] features after the transform; where there is a predictor, the
+      predictor's.
+    keys: [N, 2, D] the momentum encoder's after the transform; None where there is
+      none.
     labels: [N]; read by "sup_con" alone.
     temperature: of the losses that have one.
     mesh: that the batch is split over; None for one device.
@@ -69,7 +71,8 @@ def prototype_loss(
   centre: jax.Array,
   temperature: Any,
 ) -> tuple[jax.Array, jax.Array]:
-  """DINO's loss: scores are cosines of features and prototypes, both after the map.
+  """DINO's loss: scores are cosines of features and prototypes, both after the
+  transform.
 
   Args:
     config: for `loss`.

@@ -85,7 +85,7 @@ def make_optimizer(
         weight_decay=decay,
         momentum=settings.momentum,
         trust_coefficient=settings.trust_coefficient,
-        clip=settings.clip,
+        clip=settings.trust_clip,
       )
     if settings.name == "sgd":
       return optimizers.sgd(
@@ -371,7 +371,7 @@ def _make_step(
 
   def step(state, batch, seed):
     key = jax.random.fold_in(numerics.key(seed), state.step)
-    # Of the whole batch, so that views do not depend on `train.accumulate`.
+    # Of the whole batch, so that views do not depend on `train.grad_cache_chunks`.
     n, labels = batch["image"].shape[0], batch["label"]
     draws = augment.draws(key, n, config_lib.views(config))
     views = {"draws": draws, "image": batch["image"]}
@@ -398,7 +398,7 @@ def batch_statistics(
   effective rank would be felt in every step.
 
   Args:
-    z: [N, V, D] projector outputs after the map, as the step returns them.
+    z: [N, V, D] projector outputs after the transform, as the step returns them.
     labels: [N]; -1 where unknown.
     num_classes: K; 0 leaves out what needs labels.
     threshold: |f| below it counts as zero.

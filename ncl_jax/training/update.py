@@ -1,7 +1,8 @@
 """One update of a train state from given views: loss, gradients, optimiser.
 
-CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the map
-"identity" is CL. So it is with every other method: its loss sees mapped features.
+CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the
+transform "identity" is CL. So it is with every other method: its loss sees mapped
+features.
 """
 
 from collections.abc import Callable
@@ -32,8 +33,8 @@ def make_update(
 ):
   """One update from given views: loss, gradients, optimiser, statistics.
 
-  With `train.accumulate` = k > 1 the network sees the batch in k chunks, for less
-  memory; the loss is the whole batch's all the same, see `accumulation.in_chunks`.
+  With `train.grad_cache_chunks` = k > 1 the network sees the batch in k chunks, for
+  less memory; the loss is the whole batch's all the same, see `accumulation.in_chunks`.
   BatchNorm's statistics are then each chunk's, so k changes the result.
 
   Args:
@@ -50,17 +51,17 @@ def make_update(
     what `make_views` takes: a tree of arrays [N, ...]; with a text tower among them
     "tokens" [N, L]) and labels [N], for a classifier also their shares [N, K]. Metrics
     are scalars; "fault" among them is `divergence.mark` of the step. z [N, V, D] is
-    what the loss saw, after the map: of two towers the image's and the text's; where
-    there is a predictor, what this one saw. A pure function of global arrays.
+    what the loss saw, after the transform: of two towers the image's and the text's;
+    where there is a predictor, what this one saw. A pure function of global arrays.
   """
   count = config_lib.views(config)
   total = config.train.epochs * steps_per_epoch
   forward = grad_cache.in_chunks(
-    _forward(config, make_views, count, mesh), config.train.accumulate
+    _forward(config, make_views, count, mesh), config.train.grad_cache_chunks
   )
 
   def mapped(z):
-    return nonneg.apply_map(z, config.loss.map)
+    return nonneg.apply_map(z, config.loss.transform)
 
   def loss_fn(params, state, views, labels):
     slow = state.momentum or {}

@@ -54,7 +54,7 @@ def prepare(
     origin = pathlib.Path(config.train.init_from)
     if not (origin / "config.json").is_file():
       raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
-  accumulate = config.train.accumulate
+  accumulate = config.train.grad_cache_chunks
   devices = sharding_lib.set_cpu_devices(
     config.train.batch_size // accumulate, config.train.cpu_devices
   )

@@ -140,9 +140,9 @@ def neighbours(run: program.Run, variables: Any) -> dict[str, float]:
   found = {}
   for layer in program.LAYERS:
     guess = metrics.knn_predict(
-      bank.layer(layer, config.loss.map),
+      bank.layer(layer, config.loss.transform),
       bank.labels,
-      asked.layer(layer, config.loss.map),
+      asked.layer(layer, config.loss.transform),
       run.source.num_classes,
       k=config.eval.knn_k,
       temperature=config.eval.knn_temperature,

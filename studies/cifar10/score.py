@@ -81,7 +81,9 @@ def both(run: program.Run, variables: Any):
 
 def in_f(run: program.Run, train, test) -> scores.Features:
   """What the loss compared."""
-  return scores.Features(*(x.layer("f", run.config.loss.map) for x in (train, test)))
+  return scores.Features(
+    *(x.layer("f", run.config.loss.transform) for x in (train, test))
+  )
 
 
 def neighbours(train: np.ndarray, test: np.ndarray, labels: scores.Labels) -> float:

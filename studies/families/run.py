@@ -1,4 +1,4 @@
-r"""Every method with and without the map, on few images.
+r"""Every method with and without the transform, on few images.
 
   python -m studies.families.run --out=runs/families --stage=tune
   python -m studies.families.run --out=runs/families --stage=train
@@ -94,7 +94,7 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   if config.loss.name == "dino":
     config.loss.prototypes = WIDTH
   if config.loss.name in methods.MOMENTUM:
-    config.loss.momentum = flags.momentum
+    config.loss.ema_decay = flags.momentum
   config.train.batch_size = flags.batch
   config.train.epochs = config.train.checkpoint_every_epochs = flags.epochs
   config.train.cpu_devices = 1
@@ -192,7 +192,7 @@ def neighbours(
   layer: str,
 ) -> float:
   """Top-1 in percent of the weighted neighbours among some rows of the bank."""
-  x, asked = (f.layer(layer, config.loss.map) for f in (bank, test))
+  x, asked = (f.layer(layer, config.loss.transform) for f in (bank, test))
   predicted = metrics.knn_predict(
     x[rows],
     bank.labels[rows],
@@ -209,7 +209,7 @@ def statistics_of(
 ) -> dict[str, float]:
   """What the table says of a layer's dimensions; shares in percent."""
   found = feature_stats.statistics(
-    test.layer(layer, config.loss.map),
+    test.layer(layer, config.loss.transform),
     test.labels,
     int(test.labels.max()) + 1,
     threshold=config.eval.threshold,

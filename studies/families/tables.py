@@ -35,10 +35,11 @@ def learns(row: dict[str, Any]) -> bool:
 
 
 def tables(out: pathlib.Path) -> list[str]:
-  """The methods and their ends in Markdown, the map's places and the learning rates.
+  """The methods and their ends in Markdown, the transform's places and the learning
+  rates.
 
-  The last two where there are any; the map's other places were cells of an earlier
-  version of `benchmarks.families`.
+  The last two where there are any; the transform's other places were cells of an
+  earlier version of `benchmarks.families`.
 
   Args:
     out: with families.json and tuning.json.
@@ -119,4 +120,4 @@ def _place(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
   keys += tuple(f"{k}, f" for k in ("sparsity", "consistency", "live", "rank"))
   keys += tuple(f"{k}, h" for k in ("sparsity", "consistency", "live"))
   keys += ("slopes", "slopes of 0")
-  return {"the map": name} | {key: _mean(found, key) for key in keys}
+  return {"the transform": name} | {key: _mean(found, key) for key in keys}

@@ -53,7 +53,7 @@ PROPERTIES: tuple[Place, ...] = (
 )
 ROWS = {  # of the selection's table
   "all": "all 256",
-  "signed": "all 256, before the map",
+  "signed": "all 256, before the transform",
   "random": "64 at random",
   "random_live": "64 at random of the live",
   "ea_signed": "64 of largest expected activation, signed",
@@ -95,12 +95,12 @@ ROBUSTNESS: tuple[Place, ...] = tuple(
 ARMS = {
   "cl": "CL",
   "ncl": "NCL",
-  "untrained": "untrained + map",
-  "untrained_calibrated": "untrained, calibrated + map",
-  "cl_map": "CL + map",
+  "untrained": "untrained + transform",
+  "untrained_calibrated": "untrained, calibrated + transform",
+  "cl_map": "CL + transform",
   "cl_matched": "CL at NCL's activity",
   "cl_varimax": "CL + varimax",
-  "cl_varimax_map": "CL + varimax + map",
+  "cl_varimax_map": "CL + varimax + transform",
   "cl_ica": "CL + ICA",
   "pixels_pca": "pixels: PCA",
   "pixels_nmf": "pixels: NMF",

@@ -141,7 +141,7 @@ def paired(arms: Results, places: Sequence[Place]) -> list[str]:
       continue
     row = {"": place[0], "CL": spread(cl), "NCL": spread(ncl)}
     row["NCL - CL [95 %]"] = interval(ncl, cl)
-    row["untrained + map"] = spread(values(arms["untrained"], place))
+    row["untrained + transform"] = spread(values(arms["untrained"], place))
     rows.append(row)
   return markdown(rows)
 

@@ -165,12 +165,12 @@ def fit(method: str, rate: float, seed: int, views: np.ndarray) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _update(projector, optimizer, map_name, params, state, pair):
+def _update(projector, optimizer, transform, params, state, pair):
   def objective(params):
     n = len(pair)
     h = pair.astype(jnp.float32).reshape(2 * n, -1)
     z = projector.apply(params, h).reshape(n, 2, -1)
-    f = features.embed(z.reshape(2 * n, -1), map_name).reshape(n, 2, -1)
+    f = features.embed(z.reshape(2 * n, -1), transform).reshape(n, 2, -1)
     return jnp.mean(losses.nt_xent(f, temperature=TEMPERATURE))
 
   loss, gradient = jax.value_and_grad(objective)(params)

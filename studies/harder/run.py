@@ -137,26 +137,26 @@ def evaluated(name: str, cl: program.Run, ncl: program.Run) -> dict[str, Any]:
 def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any]]:
   """What the dimensions of two runs of one seed, and of the controls, stand for."""
   seed = ncl.config.seed
-  mapped = ncl.config.loss.map
+  mapped = ncl.config.loss.transform
   fresh = program.untrained(ncl)
   pixels = baseline_features.fitted(baseline_features.pixels, "pca", cl)
   arms = {
     "CL": (cl.config, cl.variables, "identity"),
     "NCL": (ncl.config, ncl.variables, mapped),
-    "CL + map": (cl.config, cl.variables, mapped),
-    "untrained + map": (ncl.config, fresh, mapped),
+    "CL + transform": (cl.config, cl.variables, mapped),
+    "untrained + transform": (ncl.config, fresh, mapped),
     "PCA of pixels": (cl.config, pixels, "identity"),
   }
   groups = sets.groups(name, cl.source)
   tested, read = {}, {}
-  for arm, (config, variables, map_name) in arms.items():
+  for arm, (config, variables, transform) in arms.items():
 
-    def features(split, layer, config=config, variables=variables, map_name=map_name):
+    def features(split, layer, config=config, variables=variables, transform=transform):
       found = program.extract(config, variables, cl.source, split, cl.mesh)
-      return found.layer(layer, map_name)
+      return found.layer(layer, transform)
 
     tested[arm] = features("test", "f")
-    if name == "two" and arm != "CL + map":
+    if name == "two" and arm != "CL + transform":
       marks = sets.groups(name, cl.source, "train").wide
       read[arm] = {
         f"both_right_{layer}": both_right(

@@ -18,7 +18,7 @@ NAMES = {
   "fashion": ("coarse class", "fine class"),
   "two": ("digit", "pair"),
 }
-RIVALS = ("CL", "CL + map", "untrained + map")
+RIVALS = ("CL", "CL + transform", "untrained + transform")
 LAYERS = ("h", "f")
 
 Rows = list[dict]

@@ -176,7 +176,7 @@ def fit(
   """Trains a classifier, and what it starts from; returns its work directory."""
   config = base(method, flags)
   config.seed = seed
-  config.optimizer.learning_rate, config.loss.scale = settings
+  config.optimizer.learning_rate, config.loss.logit_scale = settings
   if origin == "finetuned":
     before = base("ncl", flags)
     before.seed = seed

@@ -204,7 +204,7 @@ def test_codes_of_embeddings_beyond_float32_are_refused():
 def test_features_of_a_sample_space(rate, loss):
   samples = space.make("one_hot", 3, 3)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: "):
-    fit.fit(samples, loss=loss, map_name="relu", width=3, seeds=2, steps=7)
+    fit.fit(samples, loss=loss, transform="relu", width=3, seeds=2, steps=7)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

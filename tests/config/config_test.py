@@ -49,11 +49,11 @@ def test_every_config_is_valid_and_survives_json(name, argument):
 def test_the_paper_recipe():
   # Section 3 of the facts: what the released configuration says.
   config = get("cifar100")
-  assert (config.loss.map, config.loss.temperature) == ("rep_relu", 0.2)
+  assert (config.loss.transform, config.loss.temperature) == ("rep_relu", 0.2)
   assert (config.model.projector_hidden, config.model.projector_out) == (2048, 256)
   assert (config.optimizer.learning_rate, config.train.epochs) == (0.4, 200)
   imagenet = get("imagenet100")
-  assert (imagenet.loss.map, imagenet.optimizer.learning_rate) == ("relu", 0.3)
+  assert (imagenet.loss.transform, imagenet.optimizer.learning_rate) == ("relu", 0.3)
   assert (imagenet.model.projector_hidden, imagenet.model.projector_out) == (
     16384,
     2048,
@@ -82,18 +82,18 @@ def test_a_small_config_stays_small():
 
 def test_cl_and_ncl_differ_by_the_map_alone():
   lines = config_lib.differences(get("digits", "cl"), get("digits", "ncl"))
-  assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
+  assert [line.split(":")[0] for line in lines] == ["loss.transform", "method"]
 
 
 @pytest.mark.parametrize(
   ("one", "other", "fields"),
   [
-    ("ce", "nce", ["loss.map", "method"]),
+    ("ce", "nce", ["loss.transform", "method"]),
     ("ce", "ce_projector", ["method", "model.projector"]),
     ("nce", "nce_projector", ["method", "model.projector"]),
-    ("supcon", "supcon_ncl", ["loss.map", "method"]),
+    ("supcon", "supcon_ncl", ["loss.transform", "method"]),
     ("ncl", "supcon_ncl", ["loss.name", "method"]),
-    *((name, f"{name}_ncl", ["loss.map", "method"]) for name in methods.NAMES),
+    *((name, f"{name}_ncl", ["loss.transform", "method"]) for name in methods.NAMES),
     (
       "moco_v3",
       "byol",
@@ -138,18 +138,18 @@ def test_wrong_method(argument, says):
   [
     ("ce", "loss.label_smoothing", 1.0, r"allowed is \[0, 1\)"),
     ("ce", "loss.mixup", -0.1, "negative"),
-    ("ce", "loss.scale", 0.0, "greater than 0"),
+    ("ce", "loss.logit_scale", 0.0, "greater than 0"),
     ("nce", "loss.learn_temperature", True, "no temperature"),
-    ("ncl", "loss.scale", 2.0, "only loss.name=cross_entropy"),
+    ("ncl", "loss.logit_scale", 2.0, "only loss.name=cross_entropy"),
     ("ncl", "loss.mixup", 0.2, "only loss.name=cross_entropy"),
     ("supcon", "loss.label_smoothing", 0.1, "only loss.name=cross_entropy"),
     ("cl", "model.projector", False, "only loss.name=cross_entropy"),
     ("ncl", "loss.name", "supcon", "did you mean 'sup_con'"),
-    ("ncl", "loss.momentum", 0.9, "only loss.name=moco_v3 or byol or dino takes it"),
+    ("ncl", "loss.ema_decay", 0.9, "only loss.name=moco_v3 or byol or dino takes it"),
     ("nce", "loss.weight", 0.1, "only loss.name=nt_xent or sup_con or spectral"),
     ("vicreg", "loss.off_diagonal", 0.1, "only loss.name=barlow_twins takes it"),
     ("barlow_twins", "loss.off_diagonal", -0.1, "negative"),
-    ("byol_ncl", "loss.momentum", 1.0, r"allowed is \[0, 1\)"),
+    ("byol_ncl", "loss.ema_decay", 1.0, r"allowed is \[0, 1\)"),
     ("ncl", "model.predictor_hidden", 8, "only loss.name=moco_v3 or byol has"),
     ("dino", "loss.prototypes", 1, "2 or more"),
     ("vicreg", "loss.learn_temperature", True, "vicreg has no temperature"),
@@ -166,7 +166,7 @@ def test_what_a_loss_does_not_take_is_refused(argument, key, value, says):
 
 def test_a_batch_is_mixed_whole_and_labels_are_needed():
   config = get("digits", "ce")
-  config.loss.mixup, config.train.accumulate = 0.2, 2
+  config.loss.mixup, config.train.grad_cache_chunks = 0.2, 2
   with pytest.raises(InputError, match="accumulate must be 1"):
     config_lib.validate(config)
   bare = types.SimpleNamespace(name="bare", num_classes=0)
@@ -178,7 +178,7 @@ def test_a_batch_is_mixed_whole_and_labels_are_needed():
 @pytest.mark.parametrize(
   ("key", "value", "says"),
   [
-    ("loss.map", "rleu", "did you mean 'relu'"),
+    ("loss.transform", "rleu", "did you mean 'relu'"),
     ("loss.precision", "low", "one of highest, bfloat16"),
     ("loss.temperature", 0.0, "greater than 0"),
     ("loss.temperature", -1.0, "greater than 0"),

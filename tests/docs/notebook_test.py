@@ -158,7 +158,7 @@ def test_it_runs_from_top_to_bottom(notebook, tmp_path):
   ).execute()
   assert complaints(notebook) == []
   table = with_text(notebook, "compare.compare").outputs[0].data["text/markdown"]
-  assert "| CL | NCL | untrained + map | NCL - CL | chance |" in table
+  assert "| CL | NCL | untrained + transform | NCL - CL | chance |" in table
   frame = with_text(notebook, "as_frame").outputs[0].data["text/html"]
   assert "srcdoc=" in frame and len(frame) > 100_000
   assert (tmp_path / "run" / "report" / "index.html").is_file()

@@ -535,8 +535,8 @@ def test_a_run_has_its_own_axes(run, monkeypatch):
   assert result["h"]["correlation"] == pytest.approx(1)
   assert result["f"]["correlation"] > result["f"]["correlation_chance"] + 0.2
   config = run.config.copy_and_resolve_references()
-  config.loss.map = "gelu"
-  with pytest.raises(InputError, match="the maps are rep_relu here and gelu"):
+  config.loss.transform = "gelu"
+  with pytest.raises(InputError, match="the transforms are rep_relu here and gelu"):
     evaluate(run, axes, other=dataclasses.replace(run, config=config))
 
 

@@ -57,7 +57,7 @@ def test_planted_features(monkeypatch):
   data = source()
   monkeypatch.setattr(pairs, "embed_texts", lambda c, v, texts: planted(texts))
   seen = types.SimpleNamespace(
-    layer=lambda name, map_name: planted(data.split("test").captions)
+    layer=lambda name, transform: planted(data.split("test").captions)
   )
   monkeypatch.setattr(program, "extract", lambda *args: seen)
   found = pairs.evaluate(config_lib.resolve(config(), data), None, data, None)

@@ -94,7 +94,7 @@ def test_knn_is_scikit_learns(run):
     near = KNeighborsClassifier(5, weights=lambda d: 1 / (d + 1e-5)).fit(x, bank.labels)
     accuracy = near.score(y, test.labels)
     assert result[layer]["accuracy_euclidean"] == pytest.approx(accuracy, abs=1e-6)
-  assert result["settings"]["k"] == 5 and result["settings"]["map"] == "rep_relu"
+  assert result["settings"]["k"] == 5 and result["settings"]["transform"] == "rep_relu"
 
 
 def test_retrieval_in_both_galleries(run):
@@ -253,7 +253,7 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   programs = ("feature_stats", "knn", "axes")
   text = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
   assert "purity" in text and "index.html" in text
-  for control in ("untrained, calibrated + map", "CL + varimax", "pixels: NMF"):
+  for control in ("untrained, calibrated + transform", "CL + varimax", "pixels: NMF"):
     assert control in text
   rows = jsonl.read(tmp_path / "out" / "seed1" / "controls.jsonl")
   assert len({row["control"] for row in rows}) == len(rows) == 13
@@ -279,8 +279,8 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
       for m in ("cl", "ncl")
     )
     lines = config_lib.differences(cl, ncl)
-    assert [line.split(":")[0] for line in lines] == ["loss.map", "method"]
-    assert cl.seed == seed and cl.loss.map == "identity"
+    assert [line.split(":")[0] for line in lines] == ["loss.transform", "method"]
+    assert cl.seed == seed and cl.loss.transform == "identity"
   # Once more: the runs, and what was measured, are used as they are.
   monkeypatch.setattr(loop, "make_steps", None)
   monkeypatch.setattr(program, "evaluate", lambda *a, **k: pytest.fail("again"))

@@ -93,7 +93,7 @@ def test_accuracy_depends_on_neither_batch_nor_devices(
 
 def test_a_result_holds_what_is_needed_to_repeat_it(usual):
   settings = usual["settings"]
-  for key in ("k", "temperature", "distance", "split", "map", "source", "seed"):
+  for key in ("k", "temperature", "distance", "split", "transform", "source", "seed"):
     assert key in settings, key
   for key in ("size", "eval_crop", "mean", "std"):  # of the images
     assert key in settings, key

@@ -72,12 +72,12 @@ def scores(config, variables, source, images, labels, **changes):
   split = Split(images, labels)
   given = dataclasses.replace(source, splits={"train": split, "test": split})
   test = program.extract(whole, variables, given, "test", sharding.make_mesh())
-  return {layer: test.layer(layer, config.loss.map) for layer in ("h", "f")}
+  return {layer: test.layer(layer, config.loss.transform) for layer in ("h", "f")}
 
 
 def head(config, variables, source, layer):
   train = program.extract(config, variables, source, "train", sharding.make_mesh())
-  x = train.layer(layer, config.loss.map)
+  x = train.layer(layer, config.loss.transform)
   fitted = linear_probe.choose(x, train.labels, num_classes=2, seed=config.seed)
   return x, train.labels, jax.tree.map(np.asarray, fitted.head), fitted
 

@@ -97,7 +97,7 @@ def test_a_probe_is_softmax_regression_by_momentum_sgd(
   layer, probes, config, variables, source
 ):
   train = program.extract(config, variables, source, "train", mesh_of(8))
-  x = train.layer(layer, config.loss.map).astype(np.float64)
+  x = train.layer(layer, config.loss.transform).astype(np.float64)
   batches = source.train_batches(config.seed, 0, 16)
   order = [next(batches)["id"] for _ in range(4)]
   batches.close()
@@ -204,7 +204,7 @@ def test_the_sgd_protocol_proves_that_the_network_is_as_it_was(
   trained = supervised.train(SGD, *args, layers=("h", "f"), frozen=True)
   for layer in ("h", "f"):
     head = jax.tree.map(np.asarray, trained.heads[layer])
-    scores = test.layer(layer, config.loss.map) @ head["kernel"] + head["bias"]
+    scores = test.layer(layer, config.loss.transform) @ head["kernel"] + head["bias"]
     accuracy = np.mean(scores.argmax(1) == test.labels)
     assert result[layer]["accuracy"] == pytest.approx(accuracy)
 

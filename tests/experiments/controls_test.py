@@ -86,7 +86,7 @@ def test_what_follows_cl_keeps_its_h_and_the_map_its_z(found, pair, source):
     np.testing.assert_allclose(features_of(found[key], source).h, own.h, atol=1e-5)
   z = features_of(found["cl_map"], source).z
   np.testing.assert_allclose(z, own.z, atol=1e-5)
-  assert found["cl_map"].config.loss.map == "rep_relu"
+  assert found["cl_map"].config.loss.transform == "rep_relu"
 
 
 def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, source):
@@ -261,7 +261,7 @@ def test_any_program_takes_any_control(found, source):
     result = feature_stats.evaluate(
       control.config, control.variables, source, sharding.make_mesh()
     )
-    f = features_of(control, source).layer("f", control.config.loss.map)
+    f = features_of(control, source).layer("f", control.config.loss.transform)
     assert result["f"]["sparsity"] == pytest.approx(np.mean(np.abs(f) < 1e-5))
     assert result["f"]["dimensions"] == f.shape[1]
 
@@ -305,7 +305,7 @@ def test_controls_that_are_trained_are_cl_but_for_one_setting(pair, tmp_path):
   assert [line.split(":")[0] for line in changed] == ["loss.l1"]
   narrow = compare._trained_control(given, "cl_narrow", 3, run)
   train = program.extract(run.config, run.variables, run.source, "train", run.mesh)
-  f = train.layer("f", run.config.loss.map)
+  f = train.layer("f", run.config.loss.transform)
   assert narrow.model.projector_out == max(2, (abs(f) > 1e-5).any(0).sum())
   narrow.model.projector_out = cl.model.projector_out
   assert config_lib.differences(cl, narrow) == []

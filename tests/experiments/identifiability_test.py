@@ -115,7 +115,7 @@ def test_without_anchors_the_loss_cannot_tell():
   # As good for the loss, and not the classes: the fits of this space differ.
   weights = space.marginal
   assert measure.matched_correlation(other, space.phi, weights) < 0.99
-  f = fit.fit(space, loss="spectral", map_name="rep_relu", width=6, seeds=5, steps=700)
+  f = fit.fit(space, loss="spectral", transform="rep_relu", width=6, seeds=5, steps=700)
   fitted = [factorize.residual(space.normalized_pairs, space.scaled(x)) for x in f]
   assert max(fitted) < 1e-3
   assert min(measure.matched_correlation(x, space.phi, weights) for x in f) < 0.98
@@ -215,7 +215,7 @@ def test_nt_xent_gives_rows_of_unit_length_the_same_again():
     return fit.fit(
       space,
       loss="nt_xent",
-      map_name="rep_relu",
+      transform="rep_relu",
       width=4,
       seeds=2,
       network="mlp",
@@ -236,7 +236,7 @@ def test_nt_xent_gives_rows_of_unit_length_the_same_again():
     lambda: space_lib.make("onehot"),
     lambda: space_lib.make("one_hot", classes=1),
     lambda: fit.fit(
-      space_lib.make("one_hot"), loss="x", map_name="relu", width=2, seeds=1
+      space_lib.make("one_hot"), loss="x", transform="relu", width=2, seeds=1
     ),
   ],
 )

@@ -27,11 +27,11 @@ def names(config, text):
 
 
 def test_all_combinations_the_last_field_fastest():
-  assert names(tiny.config(), "loss.map=relu,identity;seed=0,1") == [
-    "loss.map=relu,seed=0",
-    "loss.map=relu,seed=1",
-    "loss.map=identity,seed=0",
-    "loss.map=identity,seed=1",
+  assert names(tiny.config(), "loss.transform=relu,identity;seed=0,1") == [
+    "loss.transform=relu,seed=0",
+    "loss.transform=relu,seed=1",
+    "loss.transform=identity,seed=0",
+    "loss.transform=identity,seed=1",
   ]
   made = sweep.cells(
     tiny.config(), sweep.parse_grid("loss.learn_temperature=true;model.width=3"), recipe
@@ -42,18 +42,18 @@ def test_all_combinations_the_last_field_fastest():
 
 def test_a_method_is_its_recipe_with_the_command_lines_changes():
   config = tiny.config()
-  config.train.epochs, config.loss.map = 7, "softplus"
+  config.train.epochs, config.loss.transform = 7, "softplus"
   grid = sweep.parse_grid("method=cl,byol_ncl,vicreg")
   cl, byol, vicreg = (cell.config for cell in sweep.cells(config, grid, recipe))
   assert [c.train.epochs for c in (cl, byol, vicreg)] == [7, 7, 7]
-  assert [c.loss.map for c in (cl, byol, vicreg)] == [
+  assert [c.loss.transform for c in (cl, byol, vicreg)] == [
     "identity",
     "softplus",
     "identity",
   ]
   assert byol.model.projector_batch_norm and not cl.model.projector_batch_norm
   assert config_lib.differences(byol, recipe("byol_ncl")) == [
-    "loss.map: 'softplus' there, 'rep_relu' here",
+    "loss.transform: 'softplus' there, 'rep_relu' here",
     "train.epochs: 7 there, 4 here",
   ]
 
@@ -69,10 +69,10 @@ def test_a_method_is_its_recipe_with_the_command_lines_changes():
     ("loss.temprature=1", "did you mean loss.temperature"),
     ("loss.temperature=warm", "must be float"),
     ("loss.temperature=0", "greater than 0"),
-    ("loss.map=rleu", "did you mean 'relu'"),
+    ("loss.transform=rleu", "did you mean 'relu'"),
     ("augment.mean=0.1", "several values"),
     ("method=simclr", "must be one of cl, ncl"),
-    ("method=cl,ncl;loss.map=relu", "a map and method=cl"),
+    ("method=cl,ncl;loss.transform=relu", "a transform and method=cl"),
   ],
 )
 def test_a_grid_that_cannot_be(text, says, tmp_path):
@@ -158,7 +158,7 @@ def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
 
 
 def test_a_table_of_cells_without_numbers():
-  rows = [{"settings": {"seed": 0, "loss.map": "relu"}, "failed": "why"}]
+  rows = [{"settings": {"seed": 0, "loss.transform": "relu"}, "failed": "why"}]
   assert sweep_lib.table(rows).splitlines()[-1] == "| 0 | relu | failed |"
   assert sweep_lib.figure(rows).png
 

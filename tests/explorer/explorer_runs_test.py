@@ -50,7 +50,7 @@ def test_two_sides_of_a_run(workdir, tmp_path):
   assert [side["label"] for side in content["sides"]] == ["NCL pair/ncl, step 6"] * 2
   run = program.open_run(workdir)
   test = program.extract(run.config, run.variables, run.source, "test", run.mesh)
-  f = test.layer("f", run.config.loss.map)
+  f = test.layer("f", run.config.loss.transform)
   for side in content["sides"]:
     arrays = side["arrays"]
     np.testing.assert_allclose(

@@ -95,7 +95,7 @@ def test_both_pictures_of_pairs_of_images(opened, tmp_path):
   turned = dataclasses.replace(test, images=test.images[:, ::-1])
   source = dataclasses.replace(run.source, splits=run.source.splits | {"test": turned})
   parts = run.config, run.variables, source, "test", run.mesh
-  f = program.extract(*parts).layer("f", run.config.loss.map)
+  f = program.extract(*parts).layer("f", run.config.loss.transform)
   found = content["sides"][0]["arrays"]
   assert "top_words" not in found and "top_captions" not in found
   best = array(found["top_partners_values"])[:, 0] / data.SCALE

@@ -40,7 +40,7 @@ def test_the_program_tells_and_writes_nothing(tmp_path, monkeypatch):
   assert "loss.temperature: 0.2 there, 0.5 here" in changed
   assert len(changed.splitlines()) == 2  # and the source
   assert "augment.size: 0 there, 8 here" in filled
-  assert '"map": "relu"' in out and not work.exists()
+  assert '"transform": "relu"' in out and not work.exists()
   assert sorted(p.name for p in tmp_path.iterdir()) == ["set.npz"]
 
 
@@ -79,7 +79,7 @@ def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
   variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
 
   def kept(batch, chunks):
-    config.train.batch_size, config.train.accumulate = batch, chunks
+    config.train.batch_size, config.train.grad_cache_chunks = batch, chunks
     return dry_run._kept(config, source, variables)
 
   config = config.unlock()

@@ -101,7 +101,7 @@ def test_a_plan_that_does_not_fit_says_so():
     8, "TPU", 64, 1, "ring", 1.0, row, too_large="Used 9G of 4G hbm"
   )
   page = memory_plan.text(given_up, "")
-  assert "DOES NOT FIT: Used 9G" in page and "train.accumulate" in page
+  assert "DOES NOT FIT: Used 9G" in page and "train.grad_cache_chunks" in page
 
 
 def test_data_are_stood_in_for():
@@ -133,7 +133,7 @@ CASES = {
   "resnet18-32px": CIFAR,
   "resnet18-32px-remat": (*CIFAR, "--config.model.remat=True"),
   "resnet18-224px": IMAGENET,
-  "resnet50-224px": (*RESNET50, "--config.train.accumulate=4"),
+  "resnet50-224px": (*RESNET50, "--config.train.grad_cache_chunks=4"),
 }
 
 

@@ -54,7 +54,7 @@ def test_ce_and_nce_start_from_the_same_weights():
 
 
 def test_nce_maps_features_and_weights():
-  config = resolved("nce", loss__scale=3.0)
+  config = resolved("nce", loss__logit_scale=3.0)
   z = np.float32([[2, -1], [0.5, 4]])
   w = np.float32([[1, 3], [-2, 5]])
   seen = classifier.scores(config, {"prototypes": w}, z)
@@ -147,7 +147,7 @@ def test_images_are_mixed_across_devices():
 
 
 def test_accumulated_chunks_give_the_loss_of_the_whole_batch():
-  config = resolved("ce_projector", train__accumulate=2)
+  config = resolved("ce_projector", train__grad_cache_chunks=2)
   source = tiny.source()
   optimizer, learning_rate = step.make_optimizer(config, 3)
   state = init(config, source, optimizer)

@@ -72,14 +72,14 @@ def test_warnings(live, constant, empty, says):
   assert all(line.startswith(start) for line, start in zip(lines, says, strict=True))
   for line in lines:
     assert "a longer warm-up" in line
-  # The map that cures dead dimensions is not advised to those who have it.
+  # The transform that cures dead dimensions is not advised to those who have it.
   assert "rep_relu" not in "".join(collapse.warnings(values, 10, "rep_relu").values())
 
 
 @pytest.mark.usefixtures("two_blocks")
 def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypatch):
   config, source = tiny.config(), tiny.source()
-  config.loss.map = "relu"
+  config.loss.transform = "relu"
   config.train.epochs = 2
   initial = step_lib.init_variables
 
@@ -98,7 +98,7 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
   path = loop.train(config, tmp_path / "run", source)
   first = said[0]
   assert first.startswith("epoch 1: 8 of 8 dimensions are zero for every image")
-  assert "--config.loss.map=rep_relu" in first
+  assert "--config.loss.transform=rep_relu" in first
   assert "100.0% of the views" in said[1]
   assert len(said) == 2, "said once, not every epoch"
   rows = jsonl.read(path / "metrics.jsonl")

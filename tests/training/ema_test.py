@@ -31,7 +31,7 @@ def setting(method):
   if config.loss.prototypes:
     config.loss.prototypes = 12
   if config.loss.name in methods.MOMENTUM:
-    config.loss.momentum = BASE
+    config.loss.ema_decay = BASE
   config_lib.validate(config)
   return config_lib.resolve(config, source), source
 
@@ -186,7 +186,7 @@ def test_in_chunks_the_copys_statistics_move_and_keys_are_every_views(x64):
   labels = jnp.repeat(jnp.arange(4) % 2, 2)
   seen = []
   for chunks in (1, 2):
-    config.train.accumulate = chunks
+    config.train.grad_cache_chunks = chunks
     go = update.make_update(config, 2, optimizer(), lambda _: jnp.asarray(RATE))
     seen.append(jax.jit(go)(state, views, labels))
   (one, values, _), (two, others, _) = seen

@@ -55,7 +55,7 @@ def test_the_projector_learns_and_nothing_else_changes(trained, backbone, source
   given = interop.backbone_from_torch(interop.read(backbone))
   for method, path in trained.items():
     run = program.open_run(path, source=source)
-    assert run.config.loss.map == {"ncl": "rep_relu", "cl": "identity"}[method]
+    assert run.config.loss.transform == {"ncl": "rep_relu", "cl": "identity"}[method]
     kept = {"params": {"backbone": run.variables["params"]["backbone"]}}
     kept |= {"batch_stats": run.variables["batch_stats"]}
     jax.tree.map(np.testing.assert_array_equal, kept, given)

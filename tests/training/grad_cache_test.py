@@ -26,7 +26,7 @@ N, RATE = 16, 0.3
 def make_config(chunks, dtype="float64", **settings):
   config = tiny.config()
   config.model.dtype = dtype
-  config.train.accumulate = chunks
+  config.train.grad_cache_chunks = chunks
   # Flips at random and nothing else: views are the same to the last bit in any program.
   config.augment.update(crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), jitter=0.0)
   config.augment.update(blur=0.0, mean=(0.0,), std=(1.0,))
@@ -91,7 +91,7 @@ def reference(config, state, views, labels, chunks, whole=True):
       statistics = moved["batch_stats"]
       rows.append(index)
       h.append(h_j.reshape(len(index), 2, -1))
-      z.append(nonneg.apply_map(z_j, config.loss.map).reshape(len(index), 2, -1))
+      z.append(nonneg.apply_map(z_j, config.loss.transform).reshape(len(index), 2, -1))
     parts = [losses.nt_xent(part, temperature=config.loss.temperature) for part in z]
     order = np.argsort(np.concatenate(rows))
     h, z = (jnp.concatenate(parts)[order] for parts in (h, z))
@@ -252,14 +252,14 @@ def test_memory_falls_with_the_chunks():
   [
     (48, 4, "batch size 48 .*8 devices in 4 chunks .*32 or 64"),
     (16, 3, "batch size 16 .*8 devices in 3 chunks .*nearest that can is 24"),
-    (16, 0, "train.accumulate is 0"),
-    (16, -2, "train.accumulate is -2"),
+    (16, 0, "train.grad_cache_chunks is 0"),
+    (16, -2, "train.grad_cache_chunks is -2"),
   ],
 )
 def test_wrong_numbers_of_chunks_are_refused(tmp_path, batch_size, chunks, message):
   config = tiny.config()
   config.train.batch_size = batch_size
-  config.train.accumulate = chunks
+  config.train.grad_cache_chunks = chunks
   with pytest.raises(InputError, match=message):
     workdir.prepare(config, tmp_path / "w", tiny.source())
   assert not (tmp_path / "w").exists()
@@ -267,4 +267,4 @@ def test_wrong_numbers_of_chunks_are_refused(tmp_path, batch_size, chunks, messa
 
 def test_another_number_of_chunks_is_another_run():
   found = config_lib.differences(make_config(1), make_config(2))
-  assert found == ["train.accumulate: 1 there, 2 here"]
+  assert found == ["train.grad_cache_chunks: 1 there, 2 here"]

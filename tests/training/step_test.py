@@ -48,12 +48,12 @@ def test_batch_statistics_are_the_released_codes():
   assert values["zero_rows"] == np.sum(~np.any(golden["features_nonneg"], axis=1))
 
 
-def run(devices, steps, batch_norm="per_view", map_name="rep_relu", dtype="float64"):
+def run(devices, steps, batch_norm="per_view", transform="rep_relu", dtype="float64"):
   """The state after each of some steps, and the metrics of each."""
   config = tiny.config()
   config.model.dtype = dtype
   config.model.batch_norm = batch_norm
-  config.loss.map = map_name
+  config.loss.transform = transform
   config.optimizer.name = "sgd"
   source = tiny.source()
   config = config_lib.resolve(config, source)

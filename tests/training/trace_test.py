@@ -21,13 +21,13 @@ def trace():
   return golden_numbers.load(TRACE)
 
 
-def trace_config(map_name, dtype="float64"):
+def trace_config(transform, dtype="float64"):
   config = config_lib.defaults()
   config.model.backbone = "resnet10"
   config.model.projector_hidden = 32
   config.model.projector_out = 16
   config.model.dtype = dtype
-  config.loss.map = map_name
+  config.loss.transform = transform
   return config
 
 
@@ -59,23 +59,23 @@ def rates_of(regime):
 
 
 @functools.cache
-def jitted(map_name, dtype):
+def jitted(transform, dtype):
   """One program for both regimes: their learning rates are an argument."""
 
   def update(rates, *operands):
     optimizer, learning_rate = trace_optimizer(rates)
-    config = trace_config(map_name, dtype)
+    config = trace_config(transform, dtype)
     return step_lib.make_update(config, 10, optimizer, learning_rate)(*operands)
 
   return jax.jit(update)
 
 
-def updates(regime, map_name, dtype):
+def updates(regime, transform, dtype):
   """The released order of things: yields (metrics, torch's tensors) of each step."""
   golden, start = trace(), trace_start(dtype)
   rates = rates_of(regime)
   optimizer, _ = trace_optimizer(rates)
-  update = functools.partial(jitted(map_name, dtype), rates)
+  update = functools.partial(jitted(transform, dtype), rates)
   state = step_lib.TrainState(
     step=jnp.zeros((), jnp.int32),
     params=start["params"],
@@ -94,22 +94,22 @@ LOSSES = {"loss": "loss_nce", "probe_loss": "loss_class"}
 
 
 @pytest.mark.parametrize(
-  ("regime", "map_name"),
+  ("regime", "transform"),
   # Those of one program side by side: in one process, compiled once.
   [
     pytest.param("recipe", "rep_relu", marks=pytest.mark.slow),
     ("small", "rep_relu"),
     *(
-      pytest.param(regime, map_name, marks=pytest.mark.slow)
-      for map_name in ("identity", "relu")
+      pytest.param(regime, transform, marks=pytest.mark.slow)
+      for transform in ("identity", "relu")
       for regime in ("recipe", "small")
     ),
   ],
 )
-def test_the_released_codes_five_steps(x64, regime, map_name):
-  golden, prefix = trace(), f"{regime}__{map_name}__"
+def test_the_released_codes_five_steps(x64, regime, transform):
+  golden, prefix = trace(), f"{regime}__{transform}__"
   initial = interop.to_torch(trace_start())
-  for step, (values, tensors) in enumerate(updates(regime, map_name, "float64")):
+  for step, (values, tensors) in enumerate(updates(regime, transform, "float64")):
     for ours, theirs in LOSSES.items():
       expected = golden[f"{prefix}{theirs}_f64"][step]
       np.testing.assert_allclose(values[ours], expected, atol=1e-9, rtol=0)
@@ -137,16 +137,16 @@ def test_the_released_codes_five_steps(x64, regime, map_name):
 
 
 @pytest.mark.parametrize(
-  "map_name",
+  "transform",
   ["rep_relu", pytest.param("identity", marks=pytest.mark.slow)],
 )
-def test_the_first_losses_in_float32(map_name):
+def test_the_first_losses_in_float32(transform):
   # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
   # updates with them: float64 compares those, above.
   golden = trace()
-  values, _ = next(updates("small", map_name, "float32"))
+  values, _ = next(updates("small", transform, "float32"))
   for ours, theirs in LOSSES.items():
-    expected = golden[f"small__{map_name}__{theirs}_f64"][0]
+    expected = golden[f"small__{transform}__{theirs}_f64"][0]
     np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
 
 

@@ -21,7 +21,7 @@ def fit(
   space: Space,
   *,
   loss: str,
-  map_name: str,
+  transform: str,
   width: int,
   seeds: int,
   network: str = "table",
@@ -37,7 +37,7 @@ def fit(
   Args:
     space: the samples.
     loss: "spectral" or "nt_xent".
-    map_name: see `nonneg.NAMES`; "identity" is CL.
+    transform: see `nonneg.NAMES`; "identity" is CL.
     width: D.
     seeds: how many independent starts, 0, 1, ...
     network: "table": a free vector for each sample; "mlp": a network of one hidden
@@ -47,8 +47,8 @@ def fit(
     temperature: NT-Xent only.
 
   Returns:
-    [seeds, M, D] float32 features after the map, as the loss saw them; of NT-Xent their
-    rows of unit length.
+    [seeds, M, D] float32 features after the transform, as the loss saw them; of NT-Xent
+    their rows of unit length.
 
   Raises:
     InputError: another loss or network.
@@ -57,25 +57,25 @@ def fit(
   """
   checks.choice("loss", loss, LOSSES)
   checks.choice("network", network, NETWORKS)
-  settings = (loss, map_name, width, network, steps, batch_size)
+  settings = (loss, transform, width, network, steps, batch_size)
   arrays = [jnp.asarray(a, jnp.float32) for a in (space.prior, space.conditional)]
   keys = jax.vmap(numerics.key)(jnp.arange(seeds))
   found, faults = jax.device_get(_fit(settings, temperature, *arrays, keys))
   divergence.check(np.bitwise_or.reduce(faults, axis=0), steps)
-  divergence.check_tree(found, f"features of {map_name} after {steps} steps")
+  divergence.check_tree(found, f"features of {transform} after {steps} steps")
   return found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _fit(settings, temperature, prior, conditional, keys):
-  loss, map_name, width, network, steps, batch_size = settings
+  loss, transform, width, network, steps, batch_size = settings
   samples = len(conditional)
   pairs = (conditional * prior[None]) @ conditional.T
   optimizer = optax.adam(optax.cosine_decay_schedule(RATES[network], steps))
 
   def features(params):
     z = params["table"] if network == "table" else _mlp(params)
-    return nonneg.apply_map(z, map_name)
+    return nonneg.apply_map(z, transform)
 
   def value(params, key):
     f = features(params)
@@ -112,7 +112,7 @@ def _fit(settings, temperature, prior, conditional, keys):
 
 def _init(key, network, samples, width):
   if network == "table":
-    # Small and rather positive: far below 0 a map would let nothing pass.
+    # Small and rather positive: far below 0 a transform would let nothing pass.
     return {"table": 0.1 + 0.1 * jax.random.normal(key, (samples, width))}
   shapes = {"x": (samples, INPUTS), "one": (INPUTS, HIDDEN), "two": (HIDDEN, width)}
   keys = jax.random.split(key, len(shapes))

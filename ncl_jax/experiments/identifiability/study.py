@@ -108,11 +108,11 @@ def row(
   Returns:
     Settings and figures; a list has one entry a seed.
   """
-  map_name = MAPS[method]
+  transform = MAPS[method]
   found = fit.fit(
     space,
     loss=loss,
-    map_name=map_name,
+    transform=transform,
     width=width,
     seeds=config.seeds,
     network=network,
@@ -135,7 +135,7 @@ def row(
     "loss": loss,
     "network": network,
     "method": method,
-    "map": map_name,
+    "map": transform,
     "width": width,
     "correlation": each(correlation),
     "correlation_rotated_best": each(
@@ -151,7 +151,7 @@ def row(
       for count in config.label_counts
     },
   }
-  if map_name in nonneg.NON_NEGATIVE:
+  if transform in nonneg.NON_NEGATIVE:
     # A rotation leaves the set that NCL searches.
     result["negative_rotated"] = each(lambda f: float((f < -ZERO).mean()), turned)
   if loss == "spectral":
@@ -161,7 +161,7 @@ def row(
     )
     result["residual_rotated_mapped"] = each(
       lambda f: factorize.residual(
-        matrix, space.scaled(np.asarray(nonneg.apply_map(f, map_name)))
+        matrix, space.scaled(np.asarray(nonneg.apply_map(f, transform)))
       ),
       turned,
     )
@@ -232,7 +232,7 @@ def line(r: dict[str, Any]) -> str:
 
 HEAD = (
   "| space | loss | features | method | D | residual | best possible | correlation "
-  "| best rotation | random rotation | its residual | after the map | negative "
+  "| best rotation | random rotation | its residual | after the transform | negative "
   "| sparsity | probe error | Bayes |"
 )
 NOTES = """

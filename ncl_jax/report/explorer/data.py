@@ -26,7 +26,7 @@ class Side:
 
   Attributes:
     label: what a reader sees, e.g. "NCL".
-    f: features after the map, rows of unit length or zero, [N, D].
+    f: features after the transform, rows of unit length or zero, [N, D].
     sepin: [D] in nats; None where it was not computed.
     words: of two towers, the text tower's f of the exploration's words [M, D].
     captions: likewise of its captions [N, D].

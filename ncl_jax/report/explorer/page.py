@@ -132,7 +132,7 @@ def _side(
   if side.attention is not None:
     maps = data.looked_at(side.attention)
     arrays["attention"] = _pack(maps.reshape(len(maps), -1), "u1")
-    # The grid of a map, and which part of the image it covers.
+    # The grid of an attention map, and which part of the image it covers.
     shown |= {"grid": list(maps.shape[2:]), "seen": side.seen}
   return shown
 

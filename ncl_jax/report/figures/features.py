@@ -135,7 +135,7 @@ def _heat_map(ax: Axes, comparison: Comparison, data: _Map) -> AxesImage:
   for spine in ax.spines.values():
     spine.set_visible(True)
   blocks = _blocks(data.dominant) if data.dominant[0] >= 0 else []
-  if len(blocks) > 40:  # so many lines would hide the map, and most have no name
+  if len(blocks) > 40:  # so many lines would hide the picture, and most have no name
     blocks = []
   for _, start, _ in blocks[1:]:
     ax.axhline(start - 0.5, color=drawing.INK, linewidth=0.35, alpha=0.6)

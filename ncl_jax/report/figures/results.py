@@ -272,8 +272,8 @@ def accuracy(comparison: Comparison) -> drawing.Picture | None:
     "Accuracy",
     f"Dots: means over {len(comparison.seeds)} seed"
     f"{'s' if len(comparison.seeds) > 1 else ''}.{ticks}{level} h: backbone features;"
-    " f: projector output after the map. The axis is fitted to the values, which is why"
-    f" these are dots and not bars. {_definitions(shown)}",
+    " f: projector output after the transform. The axis is fitted to the values, which"
+    f" is why these are dots and not bars. {_definitions(shown)}",
     _values_in_words(comparison, shown),
   )
 

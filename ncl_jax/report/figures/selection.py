@@ -45,7 +45,7 @@ def top_images(
   images and classes alike.
 
   Args:
-    f: features after the map, rows of unit length, [N, D].
+    f: features after the transform, rows of unit length, [N, D].
     labels: classes, -1 = unlabelled, [N].
     threshold: `|f|` above it counts as active.
     rows: dimensions at most, of the live ones those with the largest mean.
@@ -89,7 +89,7 @@ def correlation_order(
   by that mean. Without: leaves of an average-linkage tree on the distance `1 - |C|`.
 
   Args:
-    f: features after the map, [N, D].
+    f: features after the transform, [N, D].
     labels: classes, -1 = unlabelled, [N].
     correlation: C of all dimensions, [D, D].
     threshold: `|f|` above it counts as active.
