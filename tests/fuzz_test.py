@@ -135,7 +135,7 @@ OF_ROWS = {
   for name in (
     "sparsity",
     "l0",
-    "live_dimensions",
+    "active_dimensions",
     "num_zero_rows",
     "correlation",
     "orthogonality",
@@ -333,7 +333,7 @@ HIDDEN = {
   "l0": lambda seen: seen[1] == -1,
   "knn_predict": lambda seen: seen[1] == -1,
   "knn_predict_grid": lambda seen: seen[0, 0, 1] == -1,
-  "live_dimensions": lambda seen: True,
+  "active_dimensions": lambda seen: True,
   "num_zero_rows": lambda seen: seen == 1,
   "sepin_at": lambda seen: True,  # column 0 alone
 }

@@ -45,7 +45,7 @@ METRICS = {
   for name in (
     "sparsity",
     "l0",
-    "live_dimensions",
+    "active_dimensions",
     "num_zero_rows",
     "correlation",
     "orthogonality",

@@ -93,8 +93,8 @@ FUNCTIONS = {
   ),
   "sparsity": Function(lambda a, b, y: metrics.sparsity(a)),
   "l0": Function(lambda a, b, y: metrics.l0(a), "N", whole=True),
-  "live_dimensions": Function(
-    lambda a, b, y: metrics.live_dimensions(a), "D", whole=True
+  "active_dimensions": Function(
+    lambda a, b, y: metrics.active_dimensions(a), "D", whole=True
   ),
   "num_zero_rows": Function(lambda a, b, y: metrics.num_zero_rows(a), whole=True),
   "correlation": Function(lambda a, b, y: metrics.correlation(a), "DD"),

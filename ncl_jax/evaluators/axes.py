@@ -112,7 +112,7 @@ def agreement(
     what any axes reach that span what its axes span, much if that is few directions;
     signs count if they do without the rotation), correlation_matched_on_test and its
     _chance (what matching on the very images that score adds), matched (number of
-    pairs), live_dimensions and other_live_dimensions. NaN without live dimensions.
+    pairs), live_dimensions and other_live_dimensions. NaN without active dimensions.
   """
   for name, x in zip(
     ("train_a", "train_b", "test_a", "test_b"),

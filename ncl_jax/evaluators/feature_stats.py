@@ -107,9 +107,9 @@ def statistics(
     seed: of the label shuffles that give the chance levels.
 
   Returns:
-    sparsity, sparsity_0.01 (its threshold), sparsity_live (over live dimensions),
+    sparsity, sparsity_0.01 (its threshold), sparsity_live (over active dimensions),
     l0 (mean number of active dimensions of an image), activity (mean share of images
-    that activate a live dimension), dimensions, live_dimensions, dead_dimensions,
+    that activate an active dimension), dimensions, live_dimensions, dead_dimensions,
     zero_rows, orthogonality (mean |C - I|), effective_rank; with labels also what
     `by_class` gives.
   """
@@ -144,10 +144,10 @@ def by_class(
     seed: as in `statistics`.
 
   Returns:
-    consistency_abs and consistency_positive (mean over live dimensions), each also with
-    `_frequent` (mean over dimensions with at least 30 active images, NaN if none) and
+    consistency_abs and consistency_positive (mean over active dimensions), each also
+    with `_frequent` (mean over dimensions with at least 30 active images, NaN if none) and
     `_weighted` (each dimension by its number of active images); label_entropy (mean
-    over live dimensions, nats); purity and purity_0.1, at matched activity, also
+    over active dimensions, nats); purity and purity_0.1, at matched activity, also
     purity_weighted and purity_reached (mean over the dimensions that so many images
     activate: only there is a sparse feature's purity one of activated images), and with
     _0.1; each of them with `_chance`: its mean over shuffled labels.
@@ -176,7 +176,7 @@ def by_class(
 
 @jax.jit(static_argnames="threshold")
 def _statistics(f, threshold):
-  live = metrics.live_dimensions(f, threshold)
+  live = metrics.active_dimensions(f, threshold)
   alive = jnp.sum(live)
   # Shares, as the number of all entries may be beyond an int32.
   silent = jnp.mean(jnp.abs(f) < threshold, axis=0)

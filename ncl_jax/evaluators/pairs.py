@@ -223,7 +223,7 @@ def _zero_shot(config, variables, source, f):
 
 
 def _dimensions(config, f, by_word, words, source):
-  """Of each live dimension, the most active first: its words and images."""
+  """Of each active dimension, the most active first: its words and images."""
   rows = []
   captions = _captions(source)
   texts = texts_lib.from_pictures(source.split("test").images) if source.texts else ()
@@ -268,7 +268,7 @@ def text(row: dict[str, Any]) -> str:
       values = row[side]
       purity = values.get("consistency_abs", float("nan"))
       lines.append(
-        f"{side:8} sparsity {values['sparsity']:.1%}, live dimensions "
+        f"{side:8} sparsity {values['sparsity']:.1%}, active dimensions "
         f"{values['live_dimensions']:.0f} of {values['dimensions']:.0f}, class "
         f"consistency {purity:.1%}"
       )

@@ -178,7 +178,7 @@ def ablation(
   Returns:
     ea and frequency: Spearman's rank correlation of the expected activation, and of the
     share of the training images that activate a dimension, with the accuracy lost,
-    over live dimensions; NaN where one of the two is constant. largest_loss: the most
+    over active dimensions; NaN where one of the two is constant. largest_loss: the most
     that the accuracy falls.
   """
   labels, test_labels = parts["train"].labels, parts["test"].labels
@@ -273,7 +273,7 @@ def _form(parts: dict[str, Features], transform: str) -> Sets:
 
 
 def _live(f: np.ndarray, config: ConfigDict) -> np.ndarray:
-  return np.asarray(metrics.live_dimensions(f, config.eval.threshold))
+  return np.asarray(metrics.active_dimensions(f, config.eval.threshold))
 
 
 def _activation(sets: Sets) -> np.ndarray:

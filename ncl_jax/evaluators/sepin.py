@@ -34,8 +34,8 @@ def evaluate(
 
   Returns:
     {"settings", "h": {...}, "f": {...}}; see `statistics`. "view_agreement": the mean
-    of `metrics.view_agreement` over live dimensions, "view_agreement_chance": the same
-    with the views of different images.
+    of `metrics.view_agreement` over active dimensions, "view_agreement_chance": the
+    same with the views of different images.
 
   Raises:
     InputError: if there are fewer than 4 test images.

@@ -33,7 +33,7 @@ from ncl_jax.training import workdir as workdir_lib
 OWN_BACKBONE = ("untrained", "untrained_calibrated")
 CONTROLS = ("untrained", "all", "trained")
 # Controls that are trained: CL made sparse by a penalty, CL with as few dimensions.
-TRAINED = {"cl_l1": "CL + L1 penalty", "cl_narrow": "CL, NCL's live width"}
+TRAINED = {"cl_l1": "CL + L1 penalty", "cl_narrow": "CL, NCL's active width"}
 # Weight of the penalty: of 0.001, 0.003, 0.01, 0.03, 0.1 the largest with which the
 # digits are learnt (neighbours on h within a point of CL; at 0.1 the loss never falls).
 L1 = 0.03
@@ -62,7 +62,7 @@ def compare(
       for all that data and seeds allow.
     against: which controls: "untrained", that network alone, in minutes less; "all"
       that need no training, `controls.controls`; "trained": also CL with an L1 penalty
-      and CL at the width of NCL's live dimensions, two more trainings a seed.
+      and CL at the width of NCL's active dimensions, two more trainings a seed.
     control_programs: of `programs`, those that controls without training are given;
       None for all. Finetuning each of them takes longer than training CL and NCL.
 
@@ -264,7 +264,7 @@ def _trained_control(
   else:
     seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
     f = seen.layer("f", ncl.config.loss.transform)
-    live = metrics.live_dimensions(f, config.eval.threshold)
+    live = metrics.active_dimensions(f, config.eval.threshold)
     arm.model.projector_out = max(2, int(live.sum()))
   return arm
 

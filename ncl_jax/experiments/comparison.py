@@ -170,7 +170,7 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
   if not source.num_classes:
     remarks.append(
       "No labels. Left out, as they need classes: accuracy, retrieval, class "
-      "consistency, purity, the choice of dimensions. Sparsity, live dimensions, "
+      "consistency, purity, the choice of dimensions. Sparsity, active dimensions, "
       "correlation, effective rank, SEPIN (from two views of an image) and, with "
       "several seeds, the agreement of axes need none."
     )

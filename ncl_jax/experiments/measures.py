@@ -183,7 +183,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "Interpretability",
         "",
         "higher",
-        "correlation of the live dimensions of two seeds, matched one to one on the "
+        "correlation of the active dimensions of two seeds, matched one to one on the "
         "training images, over the test images. Chance: images shuffled.",
       )
       for layer in ("h", "f")
@@ -212,7 +212,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "%",
       "higher",
       "share of the most frequent class among the images that activate a dimension, "
-      "mean over live dimensions; for dense features this is chance by construction.",
+      "mean over active dimensions; for dense features this is chance by construction.",
     ),
     (
       "consistency_abs_chance",
@@ -358,7 +358,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
     ),
     (
       "live_dimensions",
-      "live dimensions",
+      "active dimensions",
       "Health",
       "",
       "higher",
@@ -366,7 +366,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
     ),
     (
       "activity",
-      "activity of a live dimension",
+      "activity of an active dimension",
       "Health",
       "%",
       "",
@@ -394,7 +394,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
       "Health",
       "",
       "lower",
-      "of live dimensions of f, not centred.",
+      "of active dimensions of f, not centred.",
     ),
     (
       "effective_rank",

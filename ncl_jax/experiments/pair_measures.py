@@ -18,7 +18,7 @@ SIDE = (
     "class consistency",
     "%",
     "higher",
-    "mean over live dimensions; chance: with shuffled labels",
+    "mean over active dimensions; chance: with shuffled labels",
   ),
   (
     "purity",
@@ -27,8 +27,8 @@ SIDE = (
     "higher",
     "the same number in each arm",
   ),
-  ("live_dimensions", "live dimensions", "", "higher", "that something activates"),
-  ("orthogonality", "mean correlation |C - I|", "", "lower", "of live dimensions"),
+  ("live_dimensions", "active dimensions", "", "higher", "that something activates"),
+  ("orthogonality", "mean correlation |C - I|", "", "lower", "of active dimensions"),
 )
 
 

@@ -15,11 +15,11 @@ from ncl_jax.metrics.consistency import (
   purity,
 )
 from ncl_jax.metrics.interpretability import (
+  active_dimensions,
   correlation,
   effective_rank,
   expected_activation,
   l0,
-  live_dimensions,
   num_zero_rows,
   orthogonality,
   sparsity,
@@ -33,6 +33,7 @@ from ncl_jax.metrics.sepin import sepin, sepin_at
 
 __all__ = [
   "activated",
+  "active_dimensions",
   "axis_gain",
   "class_consistency",
   "consistency_at_same_activity",
@@ -46,7 +47,6 @@ __all__ = [
   "knn_scores",
   "l0",
   "label_entropy",
-  "live_dimensions",
   "naming_accuracy",
   "num_zero_rows",
   "orthogonality",

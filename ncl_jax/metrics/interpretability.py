@@ -2,7 +2,7 @@
 
 `f` is [N, D]: features after the transform, with L2-normalised rows unless said
 otherwise. `where` is [N]: rows to count (True), for batches padded to a fixed size.
-What is undefined (no row, no live dimension) is NaN. All functions refuse NaN and
+What is undefined (no row, no active dimension) is NaN. All functions refuse NaN and
 infinity in a row that counts. They work under `jax.jit`, where values cannot be seen:
 there the row, the dimension or the whole result that such an entry reaches is NaN. A
 whole number or a truth value cannot be: see `l0`, `live_dimensions` and
@@ -72,7 +72,7 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
 
 
 @on_any_mesh()
-def live_dimensions(
+def active_dimensions(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:
   """Tells which dimensions are ever active: `any_n |f_nd| > threshold`.
@@ -88,7 +88,7 @@ def live_dimensions(
   Raises:
     InputError: wrong shape.
 
-  >>> live_dimensions(jnp.array([[1.0, 0.0], [0.0, 0.0]])).tolist()
+  >>> active_dimensions(jnp.array([[1.0, 0.0], [0.0, 0.0]])).tolist()
   [True, False]
   """
   f, _ = counted(f, where)
@@ -140,7 +140,7 @@ def correlation(f: Array, *, where: Array | None = None) -> jax.Array:
 
 @on_any_mesh()
 def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
-  """Mean correlation of live dimensions: mean of `|C - I|`, C = `correlation(f)`.
+  """Mean correlation of active dimensions: mean of `|C - I|`, C = `correlation(f)`.
 
   0 is orthogonal. As in the released code the mean runs over all entries, the zeros of
   the diagonal included, and a dimension is live if any entry is not exactly 0.
@@ -150,7 +150,7 @@ def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
     where: [N] rows to count; None = all.
 
   Returns:
-    [] in 0..1; NaN without a live dimension.
+    [] in 0..1; NaN without an active dimension.
 
   Raises:
     InputError: wrong shape.

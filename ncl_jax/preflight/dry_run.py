@@ -81,8 +81,8 @@ def _data(source: Source, read: int, resident: bool) -> list[str]:
   ]
   if not source.num_classes:
     lines.append(
-      "          without labels there are sparsity, live dimensions, correlation, SEPIN"
-      "\n          and the explorer; purity, accuracy and retrieval need labels"
+      "          without labels there are sparsity, active dimensions, correlation,"
+      "\n          SEPIN and the explorer; purity, accuracy and retrieval need labels"
     )
   return lines
 

@@ -19,9 +19,9 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], float, int], ...] = (
   ("probe h, %", ("linear_probe", "h", "accuracy"), 100, 1),
   ("sparsity f, %", ("feature_stats", "f", "sparsity"), 100, 1),
   ("consistency f, %", ("feature_stats", "f", "consistency_abs"), 100, 1),
-  ("live dimensions f", ("feature_stats", "f", "live_dimensions"), 1, 0),
+  ("active dimensions f", ("feature_stats", "f", "live_dimensions"), 1, 0),
 )
-PANELS = ("kNN h, %", "sparsity f, %", "consistency f, %", "live dimensions f")
+PANELS = ("kNN h, %", "sparsity f, %", "consistency f, %", "active dimensions f")
 SEED = "seed"
 
 

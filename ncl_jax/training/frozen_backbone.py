@@ -297,6 +297,6 @@ def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperatu
     "loss": jnp.mean(loss),
     "fault": fault,
     "sparsity": metrics.sparsity(last, threshold),
-    "live_dimensions": jnp.sum(metrics.live_dimensions(last, threshold)),
+    "live_dimensions": jnp.sum(metrics.active_dimensions(last, threshold)),
     "zero_rows": metrics.num_zero_rows(last),
   }

@@ -405,13 +405,13 @@ def batch_statistics(
 
   Returns:
     Scalars: share of zeros, dimensions with any activity, rows that are all zero,
-    effective rank, and the mean class consistency of the live dimensions.
+    effective rank, and the mean class consistency of the active dimensions.
   """
   f = losses.l2_normalize(z).reshape(-1, z.shape[-1])
   labels = jnp.repeat(labels, z.shape[1])
   values = {
     "sparsity": metrics.sparsity(f, threshold),
-    "live_dimensions": metrics.live_dimensions(f, threshold).sum(),
+    "live_dimensions": metrics.active_dimensions(f, threshold).sum(),
     "zero_rows": metrics.num_zero_rows(f),
     "effective_rank": metrics.effective_rank(f),
   }

@@ -272,7 +272,7 @@ def test_selection_refuses(run):
 
 
 def rates_by_hand(f, labels, on):
-  """Class consistency, activations and entropy of each live dimension, by loops."""
+  """Class consistency, activations and entropy of each active dimension, by loops."""
   rows = []
   for d in np.flatnonzero(on.any(0)):
     counts = np.bincount(labels[on[:, d]])

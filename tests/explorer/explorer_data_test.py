@@ -27,7 +27,7 @@ def test_the_numbers_are_those_of_the_metrics(f):
   np.testing.assert_allclose(
     table["expected"], metrics.expected_activation(f), atol=1e-6
   )
-  live = metrics.live_dimensions(f)
+  live = metrics.active_dimensions(f)
   np.testing.assert_array_equal(table["active"] > 0, live)
 
 

@@ -13,7 +13,7 @@ GOLDEN = golden_numbers.load("metrics")
 VARIANTS = ["nonneg", "signed"]
 STATISTICS = [
   metrics.sparsity,
-  metrics.live_dimensions,
+  metrics.active_dimensions,
   metrics.num_zero_rows,
   metrics.correlation,
   metrics.orthogonality,
@@ -56,7 +56,7 @@ def test_golden_training_log(variant, precision):
   np.testing.assert_allclose(
     metrics.spectral_entropy(f), golden["effective_rank"], rtol=rtol
   )
-  live = metrics.live_dimensions(f, threshold=0)
+  live = metrics.active_dimensions(f, threshold=0)
   assert jnp.sum(live) == golden["num_active_dim"]
 
 
@@ -64,7 +64,7 @@ def test_golden_training_log(variant, precision):
 def test_golden_on_raw_features(variant, precision):
   dtype, rtol = precision
   f = jnp.asarray(GOLDEN[f"features_{variant}"], dtype)
-  dead = ~metrics.live_dimensions(f)
+  dead = ~metrics.active_dimensions(f)
   assert jnp.sum(dead) == GOLDEN[f"{variant}__metric_py__dead_dim_sum"]
   # This script of the released code calls entries below 1e-2 zero.
   np.testing.assert_allclose(
@@ -132,7 +132,7 @@ def test_one_hot_features():
   """Four dimensions of six, each with two samples: everything is known."""
   f = jnp.eye(6)[jnp.array([0, 1, 2, 3, 0, 1, 2, 3])]
   np.testing.assert_allclose(metrics.sparsity(f), 5 / 6, rtol=1e-6)
-  assert metrics.live_dimensions(f).tolist() == [True] * 4 + [False] * 2
+  assert metrics.active_dimensions(f).tolist() == [True] * 4 + [False] * 2
   assert metrics.num_zero_rows(f) == 0
   np.testing.assert_allclose(
     metrics.correlation(f), np.diag([1, 1, 1, 1, 0, 0]), atol=1e-6
@@ -157,7 +157,7 @@ def test_all_zero_features():
   f = jnp.zeros((5, 3))
   assert metrics.sparsity(f) == 1
   assert metrics.num_zero_rows(f) == 5
-  assert not jnp.any(metrics.live_dimensions(f))
+  assert not jnp.any(metrics.active_dimensions(f))
   assert jnp.all(metrics.correlation(f) == 0)
   assert jnp.all(metrics.expected_activation(f) == 0)
   for undefined in (metrics.orthogonality, metrics.effective_rank):
@@ -209,7 +209,7 @@ def test_counts_of_a_rectified_batch():
   assert metrics.l0(f, threshold=0.5).tolist() == (f > 0.5).sum(1).tolist()
   assert metrics.l0(f, where=np.arange(40) > 3)[:4].tolist() == [0] * 4
   assert metrics.num_zero_rows(f) == np.sum(~f.any(axis=1))
-  assert metrics.live_dimensions(f).tolist() == f.any(axis=0).tolist()
+  assert metrics.active_dimensions(f).tolist() == f.any(axis=0).tolist()
   np.testing.assert_allclose(metrics.sparsity(f), np.mean(f == 0), rtol=1e-6)
 
 

@@ -16,7 +16,7 @@ METRICS = (
   Metric("sparsity", "sparsity", "Interpretability", "%", "higher", "|f| < 1e-5."),
   Metric("purity", "purity at 3 % activity", "Interpretability", "%", "higher"),
   Metric("orthogonality", "mean |C - I|", "Interpretability", "", "lower"),
-  Metric("live_dimensions", "live dimensions", "Health"),
+  Metric("live_dimensions", "active dimensions", "Health"),
 )
 VALUES = {
   "cl": {

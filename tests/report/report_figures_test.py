@@ -119,7 +119,7 @@ def test_bars_start_at_zero():
 def test_captions_say_what_is_seen(pictures):
   bars = pictures["interpretability"]
   assert "the 3 seeds" in bars.caption
-  assert "number of live dimensions" in bars.caption
+  assert "number of active dimensions" in bars.caption
   assert "|f| < 1e-5." in bars.caption  # the metric's own note
   assert "sparsity, %: CL 0.0, NCL 80.0, untrained 50.0." in bars.description
   dots = pictures["accuracy"]

@@ -73,13 +73,13 @@ def test_without_a_live_dimension_nothing_is_chosen(labels):
   f = np.full((4, 3), 1e-6, np.float32)  # below the threshold
   top = selection.top_images(f, labels, 1e-5)
   order, dominant = selection.correlation_order(f, labels, np.eye(3), 1e-5)
-  assert selection.live_dimensions(f, 1e-5).size == 0
+  assert selection.active_dimensions(f, 1e-5).size == 0
   assert top.dimensions.size == top.share.size == order.size == dominant.size == 0
 
 
 def test_live_dimensions_count_negative_values():
   f = np.array([[0.0, -0.5, 1e-6], [0.0, 0.0, 0.0]], np.float32)
-  assert selection.live_dimensions(f, 1e-5).tolist() == [1]
+  assert selection.active_dimensions(f, 1e-5).tolist() == [1]
 
 
 @pytest.mark.parametrize("negative", [False, True])

@@ -75,7 +75,7 @@ def test_markdown_cells_by_hand():
     "–",
   ]  # fmt: skip
   assert body["mean |C - I| ↓"][:2] == ["0.310 ± 0.010", "0.050 ± 0.000"]
-  assert body["live dimensions"][:2] == ["12.0 ± 0.0", "8.3 ± 0.6"]
+  assert body["active dimensions"][:2] == ["12.0 ± 0.0", "8.3 ± 0.6"]
   assert [row[0] for row in rows if row[0].startswith("**")] == [
     "**Accuracy**", "**Interpretability**", "**Health**",
   ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_one_seed_has_neither_deviation_nor_interval():
   comparison = example.with_seeds(example.make(), 1)
   body = {row[0]: row[1:] for row in markdown_rows(comparison)}
   assert body["nearest neighbours, h, % ↑"] == ["90.0", "91.0", "–", "+1.0", "25.0"]
-  assert body["live dimensions"] == ["12", "8", "–", "-4", "–"]
+  assert body["active dimensions"] == ["12", "8", "–", "-4", "–"]
   assert "±" not in tables.legend(comparison)
   assert "plain difference" in tables.legend(comparison)
 
@@ -95,7 +95,7 @@ def test_five_seeds_bring_verdicts():
   body = {row[0]: row[1:] for row in markdown_rows(comparison)}
   assert body["nearest neighbours, h, % ↑"][3] == "+1.0 [+1.0, +1.0] (better)"
   assert body["mean |C - I| ↓"][3].endswith("(better)")
-  assert body["live dimensions"][3].endswith("(lower)")
+  assert body["active dimensions"][3].endswith("(lower)")
 
 
 def test_missing_everywhere_is_a_dash():

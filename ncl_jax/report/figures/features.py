@@ -47,7 +47,7 @@ def _histogram(
 def expected_activation(comparison: Comparison) -> drawing.Picture:
   """Histograms of the expected activation of the dimensions, one panel an arm."""
   live = [
-    selection.live_dimensions(arm.features, comparison.threshold)
+    selection.active_dimensions(arm.features, comparison.threshold)
     for arm in comparison.arms
   ]
   activation = [
@@ -151,7 +151,7 @@ def _heat_map(ax: Axes, comparison: Comparison, data: _Map) -> AxesImage:
 
 
 def correlation(comparison: Comparison) -> drawing.Picture:
-  """Heat maps of the correlation of live dimensions, one panel an arm."""
+  """Heat maps of the correlation of active dimensions, one panel an arm."""
   by_class = bool((comparison.labels >= 0).any())
   maps = [_heat_map_data(comparison, arm) for arm in comparison.arms]
 
@@ -165,7 +165,7 @@ def correlation(comparison: Comparison) -> drawing.Picture:
         image = _heat_map(ax, comparison, data)
         title += f": mean |C - I| = {data.mean:.3f}"
       else:
-        drawing.say(ax, "no live dimension")
+        drawing.say(ax, "no active dimension")
         ax.set_box_aspect(1)
       ax.set_title(title)
     if image:
@@ -186,7 +186,7 @@ def correlation(comparison: Comparison) -> drawing.Picture:
     "correlation",
     "Correlation of dimensions",
     "C = the cosine of two dimensions' values over the test images (columns of unit"
-    " norm, not centred), first seed; live dimensions only, at most the 256 with the"
+    " norm, not centred), first seed; active dimensions only, at most the 256 with the"
     f" largest mean |f|, ordered {order}. Above: the mean of |C - I| over all live"
     " dimensions.",
     "Heat maps on a common scale from -1 to 1, one an arm. "

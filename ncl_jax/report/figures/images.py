@@ -87,7 +87,7 @@ def top_images(
         ax.set_anchor("N")
         ax.set_axis_off()
       else:
-        drawing.say(ax, "no live dimension")
+        drawing.say(ax, "no active dimension")
       ax.set_title(drawing.plain(arm.label, 30), color=color)
     return figure
 

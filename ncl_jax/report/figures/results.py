@@ -21,7 +21,7 @@ CURVES = (
   ("probe_accuracy", "Online linear probe on h", "accuracy, %", 100),
   ("class_consistency", "Class consistency of f", "consistency, %", 100),
   ("sparsity", "Sparsity of f", "zeros, %", 100),
-  ("live_dimensions", "Live dimensions of f", "dimensions", 1),
+  ("live_dimensions", "Active dimensions of f", "dimensions", 1),
   ("effective_rank", "Effective rank of f", "rank", 1),
 )
 
@@ -167,11 +167,11 @@ def _definitions(shown: list[Metric]) -> str:
 
 
 def _live(comparison: Comparison, arm: Arm) -> str:
-  """Number of live dimensions, the mean over seeds where the table has it."""
+  """Number of active dimensions, the mean over seeds where the table has it."""
   values = arm.values.get("live_dimensions", ())
   mean = statistics.summarize(values).mean
   if not math.isfinite(mean):
-    mean = len(selection.live_dimensions(arm.features, comparison.threshold))
+    mean = len(selection.active_dimensions(arm.features, comparison.threshold))
   return f"{mean:.0f}"
 
 
@@ -217,7 +217,7 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
     draw,
     "interpretability",
     "Sparsity and consistency",
-    "Bars: means; at their ends the value and the number of live dimensions (|f| >"
+    "Bars: means; at their ends the value and the number of active dimensions (|f| >"
     f" {comparison.threshold:g} for at least one image). {_seed_sentence(comparison)}"
     f" {_definitions(shown)}",
     _values_in_words(comparison, shown),

@@ -9,13 +9,13 @@ import scipy.spatial.distance
 from ncl_jax import metrics
 
 
-def live_dimensions(f: np.ndarray, threshold: float) -> np.ndarray:
+def active_dimensions(f: np.ndarray, threshold: float) -> np.ndarray:
   """Indices of the dimensions with `|f| > threshold` for at least one image, [live].
 
-  >>> live_dimensions(np.array([[0.0, 1.0], [0.0, -1.0]]), 1e-5).tolist()
+  >>> active_dimensions(np.array([[0.0, 1.0], [0.0, -1.0]]), 1e-5).tolist()
   [1]
   """
-  return np.flatnonzero(metrics.live_dimensions(f, threshold))
+  return np.flatnonzero(metrics.active_dimensions(f, threshold))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,13 @@ def top_images(
     columns: images at most for each.
 
   Returns:
-    The selection, R = min(rows, live dimensions) and C = min(columns, N).
+    The selection, R = min(rows, active dimensions) and C = min(columns, N).
 
   >>> f = np.array([[0.6, 0.8], [0.0, 1.0]])
   >>> top_images(f, np.array([7, 7]), 1e-5).images.tolist()
   [[1, 0], [0, -1]]
   """
-  live = live_dimensions(f, threshold)
+  live = active_dimensions(f, threshold)
   activation = np.asarray(metrics.expected_activation(f))[live]
   chosen = live[np.argsort(-activation, kind="stable")[:rows]]
   values = f[:, chosen].T
@@ -83,7 +83,7 @@ def correlation_order(
   threshold: float,
   most: int = 256,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Order in which a heat map shows the live dimensions.
+  """Order in which a heat map shows the active dimensions.
 
   With labels: by dominant class (the class with the largest mean of f), within a class
   by that mean. Without: leaves of an average-linkage tree on the distance `1 - |C|`.
@@ -98,7 +98,7 @@ def correlation_order(
   Returns:
     Dimensions in order [M] and the dominant class of each [M], -1 without labels.
   """
-  live = live_dimensions(f, threshold)
+  live = active_dimensions(f, threshold)
   activity = np.abs(f[:, live]).mean(axis=0)
   chosen = np.sort(live[np.argsort(-activity, kind="stable")[:most]])
   classes = np.unique(labels[labels >= 0])
