@@ -1,4 +1,4 @@
-"""Exceptions that mean something to a caller, and the programs' exit codes."""
+"""Exceptions, and the programs' exit codes."""
 
 import contextlib
 import os
@@ -11,13 +11,13 @@ EXIT_CODES = {
   0: "done",
   EXIT_FAILED: "failed; earlier checkpoints are kept",
   EXIT_INPUT: "wrong input; nothing was changed",
-  EXIT_DIVERGED: "training diverged; repeated, it would do so again",
+  EXIT_DIVERGED: "training diverged; the same command would diverge again",
   EXIT_INTERRUPTED: "stopped by Ctrl-C; what can be resumed is saved",
   EXIT_TERMINATED: "stopped by SIGTERM, SIGHUP or SIGUSR1; as for Ctrl-C",
 }
 
-# A scheduler that is about to end a job sends SIGTERM or SIGUSR1, a terminal that is
-# closed SIGHUP. All three ask for the same.
+# Schedulers send SIGTERM or SIGUSR1 before they end a job; a closed terminal sends
+# SIGHUP. All three have the same effect.
 SIGNALS = {
   "SIGINT": EXIT_INTERRUPTED,
   "SIGTERM": EXIT_TERMINATED,
@@ -29,8 +29,8 @@ SIGNALS = {
 class InputError(ValueError):
   """Wrong input, found before any work was done.
 
-  The message names the value seen and the values allowed; the programs print it alone,
-  without a traceback, and exit with code 2.
+  The message names the value seen and the values allowed. Programs print it without a
+  traceback and exit with code 2.
   """
 
 
@@ -39,15 +39,11 @@ class SaveError(RuntimeError):
 
 
 class Failed(RuntimeError):
-  """Parts of the work failed and were told; the rest was done. Exit code 1."""
+  """Parts of the work failed and were reported; the rest is done. Exit code 1."""
 
 
 class Stopped(Exception):
-  """Training ended early because it was asked to, with everything saved.
-
-  Attributes:
-    exit_code: see `SIGNALS`.
-  """
+  """Training was asked to stop and saved everything; exit code as in `SIGNALS`."""
 
   def __init__(self, message: str, exit_code: int):
     super().__init__(message)
@@ -56,7 +52,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-  """Gives an OSError the name of its file: those of write and fsync have none.
+  """Adds the file's name to an OSError; those of write and fsync have none.
 
   >>> with naming("runs/a/metrics.jsonl"):
   ...   raise OSError(28, "No space left on device")

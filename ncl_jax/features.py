@@ -1,4 +1,4 @@
-"""From variables and a split to feature matrices, each image exactly once."""
+"""Computes the features of a split, each image exactly once."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class Features:
     ids: [N] int64, positions in the split.
 
   Raises:
-    FloatingPointError: if a layer holds NaN or infinity, naming the layer and how many
-      images.
+    FloatingPointError: if a layer holds NaN or infinity; names the layer and the number
+      of images.
   """
 
   h: np.ndarray
@@ -38,24 +38,21 @@ class Features:
   ids: np.ndarray
 
   def __post_init__(self) -> None:
-    """Nothing is measured of what is not finite."""
+    """Refuses features that are not finite."""
     for name in ("h", "hidden", "z"):
       _check_finite(name, getattr(self, name), self.ids)
 
   def layer(self, name: str, transform: str) -> np.ndarray:
-    """One layer as evaluation sees it.
+    """One layer as evaluators use it, [N, width] float32.
 
     Args:
       name: "h", "hidden", "z", or "f" = z after the transform, rows of unit length.
       transform: the config's transform.
 
-    Returns:
-      [N, width] float32.
-
     Raises:
       InputError: for another name.
-      FloatingPointError: if the transform makes NaN or infinity of z, as "exp" does
-        above 88.
+      FloatingPointError: if the transform of z is NaN or infinite, as "exp" is above
+        88.
     """
     if name == "f":
       f = np.asarray(embed(self.z, transform))
@@ -67,8 +64,8 @@ class Features:
 
 
 def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
-  # The sum is NaN or infinite if an entry is, and read without a copy: entries are
-  # looked at only then.
+  # The sum is NaN or infinite if any entry is, and needs no copy. Only then are the
+  # entries checked one by one.
   with np.errstate(over="ignore", invalid="ignore"):
     if np.isfinite(x.sum()):
       return
@@ -83,16 +80,11 @@ def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
 
 @jax.jit(static_argnames="transform")
 def embed(z: jax.typing.ArrayLike, transform: str) -> jax.Array:
-  """`f = map(z) / |map(z)|`: the features that the loss compared.
+  """The features that the loss compares: the transform of `z`, rows of unit length.
 
-  Args:
-    z: [N, D] raw projector outputs.
-    transform: see `nonneg.NAMES`.
-
-  Returns:
-    [N, D], rows of unit length, or zero where the transform left nothing.
+  All-zero rows stay zero.
   """
-  return numerics.l2_normalize(nonneg.apply_map(z, transform))
+  return numerics.l2_normalize(nonneg.apply(z, transform))
 
 
 def extract(
@@ -114,8 +106,8 @@ def extract(
     split: "train", "test", ...
     view: for `augment.eval_view`.
     mesh: batches are split over its devices.
-    batch_size: images in flight; rounded up to a multiple of the devices. The last
-      batch is padded and masked: the result does not depend on it.
+    batch_size: images at a time; rounded up to a multiple of the devices. The last
+      batch is padded and masked, so the result does not depend on the batch size.
 
   Returns:
     The features of all images, on every process.
@@ -139,22 +131,17 @@ def extract_two_views(
   batch_size: int,
   seed: int,
 ) -> tuple[Features, Features]:
-  """As `extract`, of two random views of each image, as training makes them.
+  """Like `extract`, for two random views of each image as in training.
 
-  An image's views depend on the seed and on its position in the split alone.
+  An image's views depend only on the seed and on its position in the split.
 
   Args:
-    model: from `config.model`.
-    variables: as in `extract`.
-    source: the data.
-    split: "train", "test", ...
-    view: the recipe, for `augment.make_views`.
-    mesh: as in `extract`.
-    batch_size: images in flight; the result does not depend on it.
+    model, variables, source, split, mesh, batch_size: as in `extract`.
+    view: the augmentation, for `augment.make_views`.
     seed: of the views.
 
   Returns:
-    The features of all first and of all second views, rows in the same order.
+    Features of all first views and of all second views, rows in the same order.
   """
   whole = sharding_lib.replicated(mesh)
   key = numerics.key(seed)
@@ -180,19 +167,12 @@ def attention(
   mesh: Mesh,
   batch_size: int,
 ) -> np.ndarray:
-  """What a vision transformer looks at in each image of a split: `vit.attention`.
+  """The last layer's attention to each patch (`vit.attention`), for a whole split.
 
-  Args:
-    backbone: of the model.
-    variables: of the model, as in `extract`.
-    source: the data.
-    split: "train", "test", ...
-    view: for `augment.eval_view`.
-    mesh: as in `extract`.
-    batch_size: images in flight; the result does not depend on it.
+  The arguments are those of `extract`.
 
   Returns:
-    [N, heads, rows, columns] float32, patches of the view that evaluation sees.
+    [N, heads, rows, columns] float32, over the patches of the evaluation view.
   """
   whole = sharding_lib.replicated(mesh)
 
@@ -246,7 +226,7 @@ def _attention(backbone, view, whole, variables, batch):
 
 @jax.jit(static_argnums=(0, 1, 2))
 def _forward_two(model, view, whole, key, variables, batch):
-  # A key for each image: the same views whatever batch it comes in.
+  # One key per image, so that its views do not depend on the batch.
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["id"])
   u = jax.vmap(lambda key: augment.draws(key, 1))(keys)
   u = {step: value[:, 0] for step, value in u.items()}
@@ -255,10 +235,10 @@ def _forward_two(model, view, whole, key, variables, batch):
 
 
 def _embed(model, whole, variables, images, batch):
-  """The layers of images [N, H, W, C] or [N, V, H, W, C], with their bookkeeping."""
+  """The layers, labels, ids and mask of images [N, H, W, C] or [N, V, H, W, C]."""
   *lead, height, width, channels = images.shape
   images = images.reshape(-1, height, width, channels)
-  # A TPU would otherwise multiply in bfloat16, and neighbours would change.
+  # A TPU would otherwise multiply in bfloat16, which changes nearest neighbours.
   with jax.default_matmul_precision("float32"):
     h, hidden, z = model.apply(variables, images, method="embed")
   h, hidden, z = (x.reshape(*lead, x.shape[-1]) for x in (h, hidden, z))
@@ -270,5 +250,5 @@ def _embed(model, whole, variables, images, batch):
     "ids": batch["id"],
     "mask": batch["mask"],
   }
-  # Gathered, so that every process can read all of it.
+  # Replicated, so that every process can read all rows.
   return jax.lax.with_sharding_constraint(out, whole)

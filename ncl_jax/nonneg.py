@@ -1,10 +1,10 @@
-"""The maps from a projector's output to non-negative features, and how to apply one.
+"""Non-negative transforms of a projector's output.
 
-Contrastive learning is the transform `identity`; its non-negative version is any
-transform in `NON_NEGATIVE`, put at the very end, before normalisation and loss (Wang et
-al. 2024, arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can go negative: they
-are here for the comparison of transforms. Whole numbers and truth values are mapped as
-float32; what is no array of real numbers is refused with an InputError.
+Contrastive learning uses the transform `identity`. Its non-negative version uses any
+transform in `NON_NEGATIVE`, applied to the projector's output before normalisation and
+loss (Wang et al. 2024, arXiv:2403.12459, Section 3). `gelu` and `leaky_relu` can be
+negative; they are included for comparison. Integers and booleans are converted to
+float32. Anything but an array of real numbers raises an InputError.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 
-Map = Callable[[jax.typing.ArrayLike], jax.Array]
+Transform = Callable[[jax.typing.ArrayLike], jax.Array]
 
 
 def identity(z: jax.typing.ArrayLike) -> jax.Array:
@@ -28,23 +28,17 @@ def relu(z: jax.typing.ArrayLike) -> jax.Array:
 
 
 def gelu(z: jax.typing.ArrayLike) -> jax.Array:
-  """`z Phi(z)`, Phi the normal distribution function: the exact form, not tanh's."""
+  """`z Phi(z)` with the exact normal distribution function Phi, not the tanh form."""
   return jax.nn.gelu(_given(z), approximate=False)
 
 
 def rep_relu(z: jax.typing.ArrayLike) -> jax.Array:
-  """ReLU with the derivative of GELU: dead dimensions still learn.
+  """ReLU with the derivative of GELU, so that dead dimensions still learn.
 
-  Value `max(z, 0)`, derivative `Phi(z) + z phi(z)`, where Phi and phi are the normal
-  distribution function and its density.
+  The value is `max(z, 0)`, with exact zeros where `z <= 0`. The derivative is `Phi(z) +
+  z phi(z)`, where Phi and phi are the normal distribution function and its density.
 
-  Args:
-    z: [.., D] projector outputs, any float type.
-
-  Returns:
-    [.., D] non-negative features of the same type; exact zeros where `z <= 0`.
-
-  Source: the map of the released code for CIFAR (Wang et al. 2024, arXiv:2403.12459).
+  Source: the released code's transform for CIFAR (Wang et al. 2024, arXiv:2403.12459).
 
   >>> rep_relu(jnp.array([-1.0, 0.0, 2.0])).tolist()
   [0.0, 0.0, 2.0]
@@ -88,13 +82,13 @@ def leaky_relu(z: jax.typing.ArrayLike) -> jax.Array:
 
 
 def _given(z: jax.typing.ArrayLike) -> jax.Array:
-  """An array of a floating type: that of `z`, or float32 of numbers that have none."""
+  """`z` as an array of its own floating type; other numbers become float32."""
   checks.real("z", z)
   z = jnp.asarray(z)
   return z if jnp.issubdtype(z.dtype, jnp.floating) else z.astype(jnp.float32)
 
 
-_MAPS: dict[str, Map] = {
+_TRANSFORMS: dict[str, Transform] = {
   "identity": identity,
   "relu": relu,
   "rep_relu": rep_relu,
@@ -105,19 +99,13 @@ _MAPS: dict[str, Map] = {
   "leaky_relu": leaky_relu,
 }
 
-NAMES = frozenset(_MAPS)
+NAMES = frozenset(_TRANSFORMS)
 NON_NEGATIVE = frozenset({"relu", "rep_relu", "sigmoid", "softplus", "exp"})
 SPARSE = frozenset({"relu", "rep_relu"})  # those with exact zeros
 
 
-def get(name: str) -> Map:
-  """Returns the transform called `name`.
-
-  Args:
-    name: one of `NAMES`.
-
-  Returns:
-    A function [.., D] -> [.., D].
+def get(name: str) -> Transform:
+  """Returns the transform in `NAMES` called `name`, a function [.., D] -> [.., D].
 
   Raises:
     InputError: unknown name.
@@ -126,24 +114,16 @@ def get(name: str) -> Map:
   [0.0, 2.0]
   """
   checks.choice("transform", name, sorted(NAMES))
-  return _MAPS[name]
+  return _TRANSFORMS[name]
 
 
-def apply_map(z: jax.typing.ArrayLike, name: str) -> jax.Array:
-  """Applies the transform called `name`: the one way from `z` to features in this
-  project.
-
-  Args:
-    z: [.., D] projector outputs.
-    name: one of `NAMES`.
-
-  Returns:
-    [.., D] features, not normalised.
+def apply(z: jax.typing.ArrayLike, name: str) -> jax.Array:
+  """Applies the transform called `name` to `z` [.., D]; the result is not normalised.
 
   Raises:
     InputError: unknown name.
 
-  >>> apply_map(jnp.array([-1.0, 2.0]), "rep_relu").tolist()
+  >>> apply(jnp.array([-1.0, 2.0]), "rep_relu").tolist()
   [0.0, 2.0]
   """
   return get(name)(z)

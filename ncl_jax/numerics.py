@@ -1,4 +1,4 @@
-"""Operations that are defined at their edges: zero rows, empty sums, low precision."""
+"""Safe arithmetic: defined for zero rows, empty sums and low precision."""
 
 import contextlib
 import functools
@@ -18,16 +18,10 @@ F = TypeVar("F", bound=Callable)
 
 
 def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
-  """Casts to float32 unless the input is float64, which stays.
+  """Casts a real array to float32; float64 is kept.
 
-  Losses, norms and statistics are never computed below float32; float64 is kept so that
-  formulas can be checked to the last digit.
-
-  Args:
-    x: any real array.
-
-  Returns:
-    The same values in float32, or in float64 if `x` is float64.
+  Losses, norms and statistics are never computed below float32. Keeping float64 allows
+  tests to check formulas to the last digit.
   """
   x = jnp.asarray(x)
   return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
@@ -36,80 +30,61 @@ def at_least_float32(x: jax.typing.ArrayLike) -> jax.Array:
 def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
   """`numerator / denominator`, with value 0 and gradient 0 where the denominator is 0.
 
-  NaN and infinity are not zero: a NaN denominator gives NaN, and so does a numerator
-  that is NaN or infinite over a denominator of 0.
-
-  Args:
-    numerator: any shape.
-    denominator: same shape, or one that broadcasts to it.
-
-  Returns:
-    The quotient.
+  A NaN denominator gives NaN, and so does a NaN or infinite numerator over 0.
   """
   zero = denominator == 0
-  # Nothing is divided by 0, so that value and gradient are finite; the factor, unlike
-  # a `where`, lets NaN through.
+  # Dividing by 1 instead of 0 keeps value and gradient finite. A final `where` would
+  # hide NaN; multiplying by the mask keeps it.
   quotient = numerator / jnp.where(zero, 1, denominator)
   return quotient * (~zero).astype(quotient.dtype)
 
 
 def l2_normalize(z: jax.typing.ArrayLike, axis: int = -1) -> jax.Array:
-  """Scales vectors to unit length: `z / |z|`; an all-zero vector stays zero.
+  """Scales vectors along `axis` to unit length: `z / |z|`; an all-zero vector stays 0.
 
-  A row that a non-negative transform has emptied is common, not an accident. Its value
-  and its gradient are defined as 0; `z / max(|z|, eps)` would give NaN or 1/eps there.
-
-  Args:
-    z: array with vectors along `axis`.
-    axis: the axis of the vectors.
+  Non-negative transforms often leave all-zero rows. Their value and gradient are
+  defined as 0; `z / max(|z|, eps)` would give a gradient of NaN or 1/eps.
 
   Returns:
-    Array of the same shape, in float32 (float64 if `z` is float64). A vector with NaN
-    or an infinite entry holds NaN, so that a loss or a metric of it is no number.
+    Array of the same shape, in float32 (float64 if `z` is float64). A vector with a NaN
+    or infinite entry becomes NaN, so that losses and metrics of it are NaN too.
 
   Raises:
-    InputError: `z` is no array of real numbers.
+    InputError: `z` is not an array of real numbers.
 
   >>> l2_normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
   [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
   """
   checks.real("z", z)
   z = at_least_float32(z)
-  # Dividing by the largest entry first keeps the square in range for any finite vector;
-  # a constant factor changes neither the value nor the gradient of a unit vector.
+  # Dividing by the largest entry first keeps the square in range for any finite vector.
+  # A constant factor changes neither the value nor the gradient of the unit vector.
   largest = jax.lax.stop_gradient(
     jnp.max(jnp.abs(z), axis=axis, keepdims=True, initial=0)
   )
-  # The reciprocal of a larger one is subnormal, and compilers flush that to 0.
+  # The reciprocal of a larger number is subnormal, and compilers flush it to 0.
   largest = jnp.minimum(largest, jnp.finfo(z.dtype).max / 4)
   z = safe_divide(z, largest)
   square = jnp.sum(z * z, axis=axis, keepdims=True)
-  # `square > 0` would take NaN for an empty row.
+  # `square > 0` would treat NaN as an all-zero row.
   return z * jax.lax.rsqrt(jnp.where(square == 0, 1, square))
 
 
 def key(seed: jax.typing.ArrayLike) -> jax.Array:
-  """Returns a random key that gives the same numbers under every setting of JAX.
+  """Returns a random key whose numbers do not depend on JAX's settings.
 
-  `jax_default_prng_impl` (rbg on many TPU machines) would change them, and under rbg
-  the numbers of keys that are mapped over depend on how many there are: an image's
-  random views would depend on the batch size.
-
-  Args:
-    seed: an integer, 0 or more.
+  `jax_default_prng_impl` (rbg on many TPU machines) would change them. Under rbg the
+  numbers also depend on how many keys `jax.vmap` sees, so an image's random views would
+  depend on the batch size.
   """
   return jax.random.key(seed, impl="threefry2x32")
 
 
 @contextlib.contextmanager
-def reverse_mode_alone(message: str) -> Iterator[None]:
-  """Says what to do instead where `jax.jvp` meets a gradient written by hand.
+def reverse_mode_only(message: str) -> Iterator[None]:
+  """Raises an InputError with this message where JAX refuses forward mode.
 
-  Args:
-    message: of the error.
-
-  Raises:
-    InputError: where jax refuses forward mode of a `jax.custom_vjp` function.
+  JAX refuses `jax.jvp` of a function with a `jax.custom_vjp`.
   """
   try:
     yield
@@ -120,45 +95,34 @@ def reverse_mode_alone(message: str) -> Iterator[None]:
 
 
 def entropy(p: jax.Array, axis: int = -1) -> jax.Array:
-  """`-sum p log p` in nats, where `0 log 0` is 0 and its derivative finite.
-
-  Args:
-    p: probabilities along `axis`.
-    axis: summed over.
-
-  Returns:
-    The shape of `p` without `axis`.
+  """`-sum p log p` along `axis` in nats; `0 log 0` is 0 with a finite derivative.
 
   >>> print(entropy(jnp.array([0.5, 0.5, 0.0])).round(3))
   0.693
   """
-  # `p > 0` would take NaN for 0.
-  # Negated inside the sum, which then is 0 and not -0.
+  # `p > 0` would treat NaN as 0. Negating inside the sum gives 0 instead of -0.
   return jnp.sum(p * -jnp.log(jnp.where(p == 0, 1, p)), axis=axis)
 
 
 def undefined_is_nan() -> contextlib.AbstractContextManager[None]:
-  """A context for results that are NaN by definition, as of a dead dimension.
+  """A context that allows NaN results, for example for a dead dimension.
 
-  `JAX_DEBUG_NANS` stops at any NaN; in here it lets them pass. Inside a caller's
-  `jax.jit` it has no effect.
+  `JAX_DEBUG_NANS` raises at any NaN except inside this context. Inside a caller's
+  `jax.jit` the context has no effect.
   """
   return jax.debug_nans(False)
 
 
 def on_any_mesh(rows: str = "") -> Callable[[F], F]:
-  """Makes a function of global arrays work on meshes with Explicit axes, too.
+  """Returns a decorator that makes a function work on meshes with Explicit axes.
 
-  With such axes, which `jax.make_mesh` makes by default, every ambiguous operation must
-  state its sharding. Inside the function the axes are Auto and XLA chooses. On other
-  arrays the function runs as it is.
+  `jax.make_mesh` makes Explicit axes by default, on which every ambiguous operation
+  must state its sharding. Inside the function the axes are Auto, so XLA chooses. On
+  other arrays the function is unchanged.
 
   Args:
-    rows: the argument whose leading axis is that of the results, which then are split
-      as it is; "" = the results are whole on each device.
-
-  Returns:
-    A decorator.
+    rows: name of the argument whose leading axis the results share; the results are
+      sharded like it. "": the results are replicated.
   """
 
   def decorate(function: F) -> F:
@@ -168,7 +132,7 @@ def on_any_mesh(rows: str = "") -> Callable[[F], F]:
     def wrapper(*args, **kwargs):
       return call(*args, **kwargs)
 
-    # With the globals of its module, by which doctest knows a module's own functions.
+    # doctest recognises a module's own functions by their globals.
     local = types.FunctionType(
       wrapper.__code__, function.__globals__, closure=wrapper.__closure__
     )
@@ -199,7 +163,7 @@ def _with_auto_axes(function, signature, rows, *args, **kwargs):
 
 
 def _explicit_mesh(x: Any) -> Any:
-  """The mesh of an array on Explicit axes; None for all else."""
+  """The mesh of an array on Explicit axes, else None."""
   if not isinstance(x, jax.Array):
     return None
   mesh = jax.typeof(x).sharding.mesh

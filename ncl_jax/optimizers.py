@@ -1,4 +1,4 @@
-"""Optimisers and the learning-rate schedule, as optax transformations."""
+"""Optimizers and learning-rate schedules, as optax transformations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,15 +14,9 @@ from ncl_jax.numerics import at_least_float32
 
 
 def decay_mask(params: Any) -> Any:
-  """Which parameters weight decay applies to: those with two or more dimensions.
+  """True for each parameter that weight decay applies to: those of 2-D or higher.
 
-  Biases and the scales of normalisation layers are 1-D and left alone.
-
-  Args:
-    params: tree of arrays.
-
-  Returns:
-    Tree of bools of the same structure.
+  Biases and the scales of normalisation layers are 1-D and are not decayed.
 
   >>> decay_mask({"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)})
   {'bias': False, 'kernel': True}
@@ -42,9 +36,9 @@ def warmup_cosine(
 
   With W warm-up and T total steps, step t counted from 0:
   `start + (base - start) t / (W - 1)` for t < W, then
-  `end + (base - end) (1 + cos(pi (t - W) / (T - W))) / 2`. So steps W - 1 and W both
-  use `base`, and the last one, T - 1, lies just above `end`, where later ones stay.
-  W = 1: step 0 uses `start`, step 1 `base`. W = 0: step 0 uses `base`.
+  `end + (base - end) (1 + cos(pi (t - W) / (T - W))) / 2`. Steps W - 1 and W both use
+  `base`. The last step, T - 1, is just above `end`; later steps use `end`. With W = 1
+  step 0 uses `start` and step 1 `base`. With W = 0 step 0 uses `base`.
 
   Args:
     base: highest learning rate, above 0.
@@ -86,12 +80,12 @@ def warmup_cosine(
 def step_decay(
   base: float, *, milestones: Sequence[int], factor: float = 0.1
 ) -> optax.Schedule:
-  """A learning rate that falls at once: `base factor^(milestones passed)`.
+  """A learning rate that drops at milestones: `base factor^(milestones passed)`.
 
   Args:
     base: the first learning rate, above 0.
-    milestones: steps, counted from 0, from which on the rate is lower.
-    factor: what the rate is multiplied by, above 0.
+    milestones: the first steps, counted from 0, that use a lower rate.
+    factor: of the rate at each milestone, above 0.
 
   Returns:
     Function from the step (an int, also a traced one) to the learning rate, float32;
@@ -120,12 +114,7 @@ def step_decay(
 
 
 class LarsState(NamedTuple):
-  """State of `lars`.
-
-  Attributes:
-    step: number of steps taken, int32.
-    momentum: running sum of the scaled gradients, a tree like the parameters'.
-  """
+  """State of `lars`: steps taken (int32), and the momentum of each parameter."""
 
   step: jax.Array
   momentum: Any
@@ -140,15 +129,15 @@ def lars(
   clip: bool = False,
   exclude_1d: bool = True,
 ) -> optax.GradientTransformation:
-  """LARS as the released code has it: steps scaled to each tensor's norm.
+  """LARS as in the released code: each tensor's step is scaled to its norm.
 
   For a tensor p with gradient g, both of non-zero norm,
   `r = trust_coefficient |p| / (|g| + weight_decay |p| + 1e-8)`, with `clip`
   `r = min(r / learning_rate, 1)`, and `d = r (g + weight_decay p)`. If either norm is
-  0, or for a 1-D tensor under `exclude_1d`, `d = g`: neither scaling nor decay. Then
+  0, or for a 1-D tensor under `exclude_1d`, `d = g`, without scaling or decay. Then
   `m = momentum m + d` and `p -= learning_rate m`.
 
-  `optax.lars` differs: it has no clip and takes the learning rate into the momentum.
+  `optax.lars` differs: it cannot clip, and its momentum includes the learning rate.
 
   Args:
     learning_rate: a number, or a schedule of the step counted from 0.
@@ -188,7 +177,7 @@ def lars(
       size, slope = (_norm(at_least_float32(a)) for a in (p, g))
       ratio = trust_coefficient * size / (slope + weight_decay * size + 1e-8)
       if clip:
-        # rate < ratio says the same as ratio / rate > 1 and allows a rate of 0.
+        # Equivalent to ratio / rate > 1, but defined for a rate of 0.
         ratio = jnp.where(rate < ratio, 1, ratio / jnp.where(rate > 0, rate, 1))
       alive = (size > 0) & (slope > 0)
       return jnp.where(alive, ratio * (g + weight_decay * p), g).astype(g.dtype)
@@ -202,7 +191,7 @@ def lars(
 
 
 def _norm(a: jax.Array) -> jax.Array:
-  # What `jnp.linalg.norm` computes, too, in a third of its time to trace.
+  # Same as `jnp.linalg.norm`, which takes three times as long to trace.
   return jnp.sqrt(jnp.sum(a * a))
 
 
@@ -250,13 +239,13 @@ SCALE_RATE = 1e-3
 def log_scale(
   schedule: Callable[[jax.Array], jax.Array],
 ) -> optax.GradientTransformation:
-  """Adam for the logarithm of 1/T, which it keeps at `log(LARGEST_SCALE)` or below.
+  """Adam for a learned temperature's log(1/T), capped at `log(LARGEST_SCALE)`.
 
-  Without a bound a contrastive loss is lowered by ever colder temperatures. No weight
-  decay; the step is at most about `SCALE_RATE` in the logarithm, whatever the loss.
+  Without a bound, ever lower temperatures would keep lowering a contrastive loss. There
+  is no weight decay. A step changes the logarithm by at most about `SCALE_RATE`.
 
   Args:
-    schedule: from the step to a share of `SCALE_RATE`.
+    schedule: from the step to a factor of `SCALE_RATE`.
 
   Returns:
     An optax transformation; its `update` needs the parameters.
@@ -279,15 +268,12 @@ def partition(
   probe: optax.GradientTransformation,
   loss: optax.GradientTransformation | None = None,
 ) -> optax.GradientTransformation:
-  """One transformation for `params["probe"]`, another for all other sub-trees.
+  """Separate transformations for parts of the parameters.
 
   Args:
-    encoder: for the backbone, the projector and whatever else is trained with them.
-    probe: for the online linear probe.
-    loss: for `params["loss"]`, a learnt temperature; None if there is none.
-
-  Returns:
-    An optax transformation of the whole tree of parameters, a dict.
+    encoder: for all sub-trees without a transformation of their own.
+    probe: for `params["probe"]`, the online linear probe.
+    loss: for `params["loss"]`, a learned temperature; None if there is none.
   """
   own = {"probe": probe} | ({"loss": loss} if loss else {})
   return optax.partition(
@@ -301,15 +287,12 @@ def layerwise(
   depths: Any,
   decay: float,
 ) -> optax.GradientTransformation:
-  """One transformation a depth: `make(decay^(top - depth))`, top = the largest depth.
+  """One transformation per depth: `make(decay^(top - depth))`, top = largest depth.
 
   Args:
-    make: from a factor of the learning rate to the transformation with that rate.
+    make: takes a factor of the learning rate and returns the transformation.
     depths: ints, a tree like the parameters or a prefix of it.
     decay: in (0, 1]; 1 makes one transformation for all.
-
-  Returns:
-    An optax transformation of the whole tree of parameters.
 
   Reference: layer-wise learning-rate decay, Clark et al. 2020 (arXiv:2003.10555).
   """

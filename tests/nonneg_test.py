@@ -16,8 +16,8 @@ NAMES = sorted(nonneg.NAMES)
 
 
 def value_and_weighted_grad(name, x, w):
-  y = nonneg.apply_map(x, name)
-  return y, jax.grad(lambda x: jnp.sum(w * nonneg.apply_map(x, name)))(x)
+  y = nonneg.apply(x, name)
+  return y, jax.grad(lambda x: jnp.sum(w * nonneg.apply(x, name)))(x)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +86,7 @@ def test_derivatives_are_those_of_the_values(name, x64):
 
 def test_sets_say_what_the_maps_do():
   x = GOLDEN["x"]
-  y = {name: np.asarray(nonneg.apply_map(x, name)) for name in NAMES}
+  y = {name: np.asarray(nonneg.apply(x, name)) for name in NAMES}
   assert len(NAMES) == 8
   assert {name for name in NAMES if np.all(y[name] >= 0)} == nonneg.NON_NEGATIVE
   # From -80 down to -1e-8: exact zeros throughout, not by underflow.
@@ -99,7 +99,7 @@ def test_sets_say_what_the_maps_do():
 )
 def test_unknown_map_is_named_with_the_known_ones(wrong, near):
   with pytest.raises(InputError) as error:
-    nonneg.apply_map(jnp.ones(3), wrong)
+    nonneg.apply(jnp.ones(3), wrong)
   assert repr(wrong) in str(error.value)
   assert all(name in str(error.value) for name in NAMES)
   if near:

@@ -94,7 +94,7 @@ def code(z: Array, transform: str, active: int) -> Array:
   >>> code(jnp.array([[4.0, 1.0, 3.0, -9.0]]), "relu", 2).round(1).tolist()
   [[0.800000011920929, 0.0, 0.6000000238418579, 0.0]]
   """
-  f = nonneg.apply_map(z, transform)
+  f = nonneg.apply(z, transform)
   if 0 < active < f.shape[-1]:
     rows = f.reshape(-1, f.shape[-1])
     values, columns = jax.lax.top_k(rows, active)

@@ -145,8 +145,8 @@ def by_class(
 
   Returns:
     consistency_abs and consistency_positive (mean over active dimensions), each also
-    with `_frequent` (mean over dimensions with at least 30 active images, NaN if none) and
-    `_weighted` (each dimension by its number of active images); label_entropy (mean
+    with `_frequent` (mean over dimensions with at least 30 active images, NaN if none)
+    and `_weighted` (each dimension by its number of active images); label_entropy (mean
     over active dimensions, nats); purity and purity_0.1, at matched activity, also
     purity_weighted and purity_reached (mean over the dimensions that so many images
     activate: only there is a sparse feature's purity one of activated images), and with

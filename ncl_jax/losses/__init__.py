@@ -1,4 +1,4 @@
-"""Losses on feature arrays: they see the global batch and know no mesh and no model."""
+"""Losses of feature arrays: functions of the global batch, without mesh or model."""
 
 from ncl_jax.losses.barlow_twins import barlow_twins
 from ncl_jax.losses.byol import byol

@@ -1,4 +1,4 @@
-"""Barlow Twins' loss: the views' dimensions correlate with their own, with no other."""
+"""Barlow Twins' loss: the views' cross-correlation matrix should be the identity."""
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,19 @@ def barlow_twins(
   With `C_ij` the correlation of dimension i of one view with dimension j of the other
   over the batch, `sum_i (1 - C_ii)^2 + off_diagonal sum_{i != j} C_ij^2`.
 
-  Variances are biased and get 1e-5 added: a dimension that is constant has correlation
-  0 with every other, costs 1, and its gradient is finite. Statistics are those of the
-  whole batch; under `jax.jit` with the N axis sharded, only sums of D and of D x D
-  numbers move between devices.
+  Variances are biased, and 1e-5 is added to them. A constant dimension therefore has
+  correlation 0 with every other, costs 1, and has a finite gradient. Statistics cover
+  the whole batch. Under `jax.jit` with the N axis sharded, devices exchange only sums
+  of D and of D x D numbers.
 
   Args:
     za: [N, D] features of the first views, not normalised.
-    zb: [N, D] those of the second, pair by pair.
+    zb: [N, D] features of the second views, in the same order.
     off_diagonal: weight of the second sum, the paper's lambda; at least 0.
     precision: of the matrix product: "highest", or "bfloat16".
 
   Returns:
-    [] float32 (float64 if the features are); D if no dimension carries anything.
+    [] float32 (float64 if the features are); D if all dimensions are constant.
 
   Raises:
     InputError: other shapes or precision.
@@ -57,7 +57,7 @@ def barlow_twins(
 
 
 def _standardised(z: jax.typing.ArrayLike) -> jax.Array:
-  """Columns of mean 0 and, but for `EPSILON`, variance 1."""
+  """Columns of mean 0 and variance 1 (up to `EPSILON`)."""
   z = at_least_float32(z)
   z = z - jnp.mean(z, axis=0, keepdims=True)
   return z * jax.lax.rsqrt(jnp.mean(z * z, axis=0, keepdims=True) + EPSILON)

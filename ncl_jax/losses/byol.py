@@ -9,17 +9,17 @@ from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 @on_any_mesh(rows="predictions")
 def byol(predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike) -> jax.Array:
-  """Squared distance of unit vectors, each view's prediction from the other's target.
+  """Squared distance between each view's prediction and the other view's target.
 
-  With rows of unit length, `(2 - 2 p_n . t'_n) + (2 - 2 p'_n . t_n)`, p, t of the first
-  and p', t' of the second view. There are no negatives: what keeps the features apart
-  is that targets are constants to the gradient and follow slowly.
+  With rows of unit length, `(2 - 2 p_n . t'_n) + (2 - 2 p'_n . t_n)`, where p, t belong
+  to the first and p', t' to the second view. There are no negatives. Collapse is
+  avoided because targets have no gradient and change slowly.
 
-  An all-zero row has cosine 0 with every other, so costs 2, and gradient 0.
+  An all-zero row has cosine 0 with every other row, so it costs 2 and has gradient 0.
 
   Args:
-    predictions: [N, 2, D] predictor's outputs of the two views, not normalised.
-    targets: [N, 2, D] the momentum encoder's outputs of the same views.
+    predictions: [N, 2, D] the predictor's outputs for the two views, not normalised.
+    targets: [N, 2, D] the momentum encoder's outputs for the same views.
 
   Returns:
     [N] in [0, 8], float32 (float64 if the features are); the batch's loss is its mean.

@@ -1,4 +1,4 @@
-"""CLIP's loss: InfoNCE between two towers, both ways."""
+"""CLIP's loss: InfoNCE between two towers, in both directions."""
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,15 @@ def clip(
   block_size: int | None = None,
   precision: str = "highest",
 ) -> jax.Array:
-  """Symmetric InfoNCE of pairs from two towers, such as an image's and its text's.
+  """Symmetric InfoNCE of pairs from two towers, for example images and their texts.
 
   With `s_ij = a_i . b_j / temperature` of rows scaled to unit length, pair n costs
   `(log sum_j exp(s_nj) + log sum_j exp(s_jn)) / 2 - s_nn`. An all-zero row has
-  similarity 0 with every other and gradient 0.
+  similarity 0 with every other row and gradient 0.
 
   Args:
     za: [N, D] features of one tower, not normalised.
-    zb: [N, D] those of the other, pair by pair.
+    zb: [N, D] features of the other tower, in the same order.
     temperature: above 0; may be a traced value.
     block_size: rows at a time; memory is then linear in N. None: all at once.
     precision: of the matrix products: "highest", or "bfloat16".

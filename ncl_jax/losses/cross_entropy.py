@@ -1,4 +1,4 @@
-"""Cross entropy of features against class weights: CE, and with a transform NCE."""
+"""Cross entropy of features and class weights (CE); with a transform, NCE."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ def scores(
   bias: jax.typing.ArrayLike | None = None,
   scale: jax.typing.ArrayLike = 1.0,
 ) -> jax.Array:
-  """How well each example fits each class: `scale f_n . w_k + b_k`.
+  """The logits of each class: `scale f_n . w_k + b_k`.
 
   Args:
     features: [N, D].
-    prototypes: [K, D], the classes' weights.
-    bias: [K]; None for none.
-    scale: factor of the products, above 0.
+    prototypes: [K, D], the class weights.
+    bias: [K], or None.
+    scale: above 0.
 
   Returns:
     [N, K], float32 (float64 if both are).
@@ -71,29 +71,29 @@ def cross_entropy(
   scale: jax.typing.ArrayLike = 1.0,
   label_smoothing: float = 0.0,
 ) -> jax.Array:
-  """Cross entropy of the classes' scores; NCE if both arguments have been mapped.
+  """Cross entropy of the class logits; NCE if both arguments are non-negative.
 
-  With `s_nk = scale f_n . w_k + b_k` and the target t_n, a one-hot row for a label:
-  `-sum_k t_nk log softmax(s_n)_k`. Non-negative cross entropy is the same with
-  `map(features)` and `map(prototypes)`, without a bias. Smoothed by e, the target is
-  `(1 - e) t + e / K`.
+  With `s_nk = scale f_n . w_k + b_k` and a target t_n (one-hot for a label), example n
+  costs `-sum_k t_nk log softmax(s_n)_k`. For non-negative cross entropy (NCE), apply
+  the transform to features and prototypes, and use no bias. Label smoothing e changes
+  the target to `(1 - e) t + e / K`.
 
   Args:
     features: [N, D], not normalised.
-    prototypes: [K, D], the classes' weights.
-    labels: [N] integers of any width in [0, K), or -1 = unknown; or [N, K] the target's
-      weights, not negative; a row of zeros is unknown.
-    bias: [K]; -inf leaves a class out; None for none.
-    scale: factor of the products, above 0.
+    prototypes: [K, D], the class weights.
+    labels: [N] integers of any width in [0, K), or -1 = unknown; or [N, K] non-negative
+      target weights, where a row of zeros is unknown.
+    bias: [K], or None; -inf excludes a class.
+    scale: above 0.
     label_smoothing: e, in [0, 1).
 
   Returns:
-    [N] in nats, float32 (float64 if the features are); 0 where the label is unknown:
-    divide a sum by the number that is known.
+    [N] in nats, float32 (float64 if the features are); 0 where the label is unknown.
+    For a mean, divide the sum by the number of known labels.
 
   Raises:
-    InputError: shapes that do not fit, a setting out of range, or a label out of range,
-      named. Under `jax.jit`, where labels cannot be seen, such a one gives NaN.
+    InputError: shapes that do not fit, or a setting or label out of range. Under
+      `jax.jit` labels cannot be checked, and one out of range gives NaN.
 
   Source: Wang et al. 2024 (arXiv:2403.12459), the supervised extension.
 
@@ -111,13 +111,13 @@ def cross_entropy(
   mass = target.sum(-1, keepdims=True)
   target = (1 - label_smoothing) * target + label_smoothing / s.shape[1] * mass
   log_p = jax.nn.log_softmax(s)
-  # A class left out by a bias of -inf: 0 * -inf is NaN.
+  # 0 * -inf would be NaN for a class excluded by a bias of -inf.
   log_p = jnp.where((target == 0) & jnp.isneginf(log_p), 0, log_p)
   return -jnp.sum(target * log_p, axis=-1)
 
 
 def _target(labels: jax.typing.ArrayLike, n: int, classes: int) -> jax.Array:
-  """The target's weights [N, K]."""
+  """The target weights [N, K]."""
   shape = checks.array("labels", labels).shape
   if shape == (n, classes):
     return jnp.asarray(labels)

@@ -1,4 +1,4 @@
-"""DINO's loss: a student matches the sharpened, centred scores of its own teacher."""
+"""DINO's loss: the student matches its teacher's sharpened and centred distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +18,19 @@ def dino(
   student_temperature: jax.typing.ArrayLike = 0.1,
   teacher_temperature: jax.typing.ArrayLike = 0.04,
 ) -> jax.Array:
-  """Cross entropy of the teacher's distribution and the student's, across views.
+  """Cross entropy of the teacher's and the student's distributions, across views.
 
   With `P = softmax((t - centre) / teacher_temperature)` and `log Q = log_softmax(s /
-  student_temperature)`, an example costs the mean over its two directions of
-  `-sum_k P_k log Q_k`, P of one view and Q of the other. Centring keeps one prototype
-  from winning all images, sharpening keeps all from being equal.
+  student_temperature)`, an example costs `-sum_k P_k log Q_k`, where P and Q belong to
+  different views; the two directions are averaged. Centring prevents one prototype from
+  winning all images. Sharpening prevents a uniform distribution.
 
-  Teacher and centre are constants to the gradient.
+  Teacher and centre have no gradient.
 
   Args:
     student: [N, 2, K] scores of the prototypes for the two views.
-    teacher: [N, 2, K] the momentum encoder's scores of the same views.
-    centre: [K] subtracted from the teacher's, see `dino_centre`.
+    teacher: [N, 2, K] the momentum encoder's scores for the same views.
+    centre: [K] subtracted from the teacher's scores, see `dino_centre`.
     student_temperature: above 0.
     teacher_temperature: above 0, and below the student's to sharpen.
 
@@ -41,7 +41,7 @@ def dino(
   Raises:
     InputError: other shapes, or a temperature that is not a finite number above 0.
 
-  Source: Caron et al. 2021 (arXiv:2104.14294), Algorithm 1 and Eq. 1, of two global
+  Source: Caron et al. 2021 (arXiv:2104.14294), Algorithm 1 and Eq. 1, for two global
   views.
 
   >>> s = jnp.zeros((1, 2, 4))
@@ -67,12 +67,12 @@ def dino_centre(
   """The centre after a batch: `momentum centre + (1 - momentum) mean teacher`.
 
   Args:
-    centre: [K] before.
-    teacher: [N, 2, K] the momentum encoder's scores of the batch.
-    momentum: share of the old one, in [0, 1].
+    centre: [K] the old centre.
+    teacher: [N, 2, K] the momentum encoder's scores for the batch.
+    momentum: weight of the old centre, in [0, 1].
 
   Returns:
-    [K], of the whole batch's mean on any number of devices.
+    [K]; the mean covers the whole batch on any number of devices.
 
   Raises:
     InputError: other shapes.

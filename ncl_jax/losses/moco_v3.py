@@ -1,4 +1,4 @@
-"""MoCo v3's loss: each view's query against the momentum encoder's other views."""
+"""MoCo v3's loss: each view's query against the momentum encoder's keys."""
 
 import jax
 import jax.numpy as jnp
@@ -24,24 +24,24 @@ def moco_v3(
 ) -> jax.Array:
   """Symmetric InfoNCE between a predictor's outputs and a momentum encoder's keys.
 
-  With rows of unit length and `s_nm = q_n . k_m / T`, q of one view and k of the other,
-  a view costs `2 T (log sum_m exp(s_nm) - s_nn)`: the negatives are the keys of the
-  other examples. An example costs the sum of its two views.
+  With rows of unit length and `s_nm = q_n . k_m / T`, where q belongs to one view and k
+  to the other, a view costs `2 T (log sum_m exp(s_nm) - s_nn)`. The negatives are the
+  keys of the other examples. An example costs the sum of its two views.
 
-  Keys are constants to the gradient. An all-zero row has similarity 0 with every other
-  and gradient 0. Under `jax.jit` with the N axis sharded, negatives come from the whole
-  batch, for one gather of the keys.
+  Keys have no gradient. An all-zero row has similarity 0 with every other row and
+  gradient 0. Under `jax.jit` with the N axis sharded, negatives come from the whole
+  batch, at the cost of one gather of the keys.
 
   Args:
-    queries: [N, 2, D] predictor's outputs of the two views, not normalised.
-    keys: [N, 2, D] the momentum encoder's outputs of the same views.
+    queries: [N, 2, D] the predictor's outputs for the two views, not normalised.
+    keys: [N, 2, D] the momentum encoder's outputs for the same views.
     temperature: T, above 0; the paper uses 1.0 for ResNets, 0.2 for ViT. May be a
       traced value.
     precision: of the matrix products: "highest", or "bfloat16".
 
   Returns:
     [N] the loss of each example, float32 (float64 if the features are); the batch's
-    loss is its mean. If all keys are alike it is `4 T log N`.
+    loss is its mean. If all keys are equal it is `4 T log N`.
 
   Raises:
     InputError: other shapes or precision, or a temperature that is not a finite number

@@ -7,7 +7,7 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses import sharded, tiles, triangle
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
-from ncl_jax.numerics import on_any_mesh, reverse_mode_alone
+from ncl_jax.numerics import on_any_mesh, reverse_mode_only
 
 
 @on_any_mesh(rows="z")
@@ -22,27 +22,27 @@ def nt_xent(
 ) -> jax.Array:
   """NT-Xent, the contrastive loss of SimCLR: InfoNCE with in-batch negatives.
 
-  With rows `f = z / |z|` and `s_ij = f_i . f_j / temperature`, row i whose other view
-  is p costs `-log(exp(s_ip) / sum_{j != i} exp(s_ij))`: one positive, 2N - 2 negatives.
-  Non-negative contrastive learning is the same loss of `nonneg.apply_map(z, name)`.
+  With rows `f = z / |z|` and `s_ij = f_i . f_j / temperature`, row i with other view p
+  costs `-log(exp(s_ip) / sum_{j != i} exp(s_ij))`: one positive, 2N - 2 negatives.
+  Non-negative contrastive learning is the same loss of `nonneg.apply(z, name)`.
 
-  An all-zero row has similarity 0 with every other and gradient 0. One example alone
-  has no negatives: loss 0. Under `jax.jit` with the N axis sharded, negatives come from
-  the whole batch, for one gather of the embeddings.
+  An all-zero row has similarity 0 with every other row and gradient 0. A single example
+  has no negatives and loss 0. Under `jax.jit` with the N axis sharded, negatives come
+  from the whole batch, at the cost of one gather of the embeddings.
 
   Args:
     z: [N, 2, D] features of the two views of N examples, not normalised.
     temperature: above 0; the recipes use 0.2. May be a traced value.
-    block_size: rows of a tile; the 2N x 2N similarities are then never held at once,
-      neither forward nor backward, and memory is linear in N. None: all at once. Arrays
-      that are split over devices need `axis_name`, too: else each tile is gathered.
-      Tiles can be differentiated by `jax.grad` and `jax.hessian`; for `jax.jvp` and a
-      gradient of the gradient leave it out.
-    axis_name: inside `jax.shard_map`, the axis over which the examples are split; z is
-      this device's part, negatives come from all. Always in tiles; without a block
-      size, of this device's rows.
-    ring: with `axis_name`, pass the embeddings from device to device, forward and once
-      more backward, instead of gathering them: for batches that no device can hold.
+    block_size: rows of a tile. The 2N x 2N similarity matrix is then never held in
+      memory, forward or backward, and memory is linear in N. None: all at once. Arrays
+      that are split over devices also need `axis_name`, or each tile is gathered.
+      Tiles support `jax.grad` and `jax.hessian`; for `jax.jvp` or a gradient of the
+      gradient use None.
+    axis_name: inside `jax.shard_map`, the axis over which the examples are split. z is
+      this device's part, and negatives come from all devices. Always tiled; without
+      `block_size`, a tile has all rows of this device.
+    ring: with `axis_name`, pass the embeddings from device to device, once forward and
+      once backward, instead of gathering them: for batches that no device can hold.
     precision: of the matrix products: "highest", or "bfloat16".
 
   Returns:
@@ -84,9 +84,9 @@ def nt_xent(
     precision=precision,
   )
   temperature = jnp.asarray(temperature, jnp.result_type(float))
-  with reverse_mode_alone(tiles.NO_FORWARD_MODE):
+  with reverse_mode_only(tiles.NO_FORWARD_MODE):
     if axis_name is None:
       return triangle.row_losses(z, temperature, kind).reshape(-1, 2)
-    # One for each device, so that its gradient is summed over them.
+    # One copy per device, so that its gradient is summed over the devices.
     temperature += jnp.zeros_like(z, temperature.dtype, shape=())
     return sharded.row_losses(z, temperature, kind, axis_name, ring).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""A loss row by row: all rows at once, or in blocks that are made again backward."""
+"""A loss row by row: all rows at once, or in blocks that are rematerialised."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,17 +11,13 @@ from ncl_jax import checks
 def each(
   row_loss: Callable[[Any], jax.Array], rows: Any, block_size: int | None
 ) -> jax.Array:
-  """Applies a function of one row to all rows.
+  """Applies a function of one row to all rows of a tree of arrays; returns [B].
 
   Args:
-    row_loss: from the entries of one row to a number; what it needs of other rows it
-      closes over.
+    row_loss: takes the entries of one row and returns a number.
     rows: tree of arrays [B, ...].
-    block_size: rows at once; memory is that of one block, forward and backward. None:
+    block_size: rows at a time; memory is that of one block, forward and backward. None:
       all.
-
-  Returns:
-    [B].
 
   Raises:
     InputError: a block size that is not an int of at least 1.

@@ -1,15 +1,17 @@
-"""NT-Xent over devices, inside `jax.shard_map`: own rows against the columns of all.
+"""NT-Xent over devices, inside `jax.shard_map`: own rows against all devices' columns.
 
-Gathered: the embeddings are gathered once and kept; backward, each device fetches the
-other rows' log-sums and cotangents, 2 B numbers, and has all that the gradient of its
-own rows needs. Embeddings plus 2 B numbers, where autodiff gathers and scatters back.
+Gathered: the embeddings are gathered once and saved for backward. In the backward pass
+each device fetches the log-sums and cotangents of the other rows, 2 B numbers, which is
+all that the gradient of its own rows needs. Autodiff would gather the embeddings and
+scatter their gradients.
 
-Ring: blocks of rows go from device to device, in a loop (unrolled, XLA would merge the
-passages of the forward and the backward pass and keep every block). Memory is that of
-three parts of the batch; the embeddings travel once forward and once backward.
+Ring: blocks of rows go from device to device in a loop. (If the loop were unrolled, XLA
+would merge the transfers of the forward and backward passes and keep every block.) Each
+device holds three parts of the batch. The embeddings travel once forward and once
+backward.
 
-See `tiles` for the formulas. Each device computes full rows, as the mirror image of a
-tile would belong to another.
+See `tiles` for the formulas. Each device computes full rows, because the transpose of a
+tile would belong to another device.
 """
 
 import functools
@@ -26,14 +28,14 @@ from ncl_jax.numerics import at_least_float32
 def row_losses(
   z: jax.Array, temperature: jax.Array, kind: tiles.Kind, axis_name: str, ring: bool
 ) -> jax.Array:
-  """The loss of this device's rows, negatives from all devices.
+  """The loss of this device's rows, with negatives from all devices.
 
   Args:
-    z: [n, D] this device's rows, 2i and 2i + 1 the views of an example.
-    temperature: [] above 0, the same on all.
+    z: [n, D] this device's rows; 2i and 2i + 1 are the views of an example.
+    temperature: [] above 0, the same on all devices.
     kind: settings.
-    axis_name: of the devices.
-    ring: pass the rows round instead of gathering them.
+    axis_name: axis of the devices.
+    ring: pass the rows from device to device instead of gathering them.
 
   Returns:
     [n] float32 (float64 if `z` is).
@@ -123,14 +125,14 @@ def _own(z: jax.Array, kind: tiles.Kind, axis_name: str) -> tiles.Blocks:
 
 
 def _round(visit, result, own, axis_name):
-  """Lets every device see the rows of every other, its own first.
+  """Passes the rows of every device by every other device, starting with its own.
 
   Args:
-    visit: `visit(result, first, visiting) -> result`; first is the number of the
-      visiting rows' first.
-    result: to begin with.
-    own: what goes round, a tuple of arrays [n, ...].
-    axis_name: of the devices.
+    visit: `visit(result, first, visiting) -> result`; `first` is the global index of
+      the first visiting row.
+    result: initial value.
+    own: this device's rows, a tuple of arrays [n, ...].
+    axis_name: axis of the devices.
 
   Returns:
     The result after all visits.
@@ -144,7 +146,7 @@ def _round(visit, result, own, axis_name):
 
   def body(hop, carry):
     result, visiting = carry
-    # Needed only in the next turn: the passage hides behind this one's arithmetic.
+    # Needed only in the next turn, so the transfer overlaps with this turn's work.
     following = jax.lax.ppermute(visiting, axis_name, ahead)
     return visit(result, first(hop), visiting), following
 

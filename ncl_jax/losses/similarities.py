@@ -1,4 +1,4 @@
-"""Similarities of all pairs of rows at once, and the product behind every loss."""
+"""Similarities of all pairs of rows, and the matrix product that all losses use."""
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,15 @@ PRECISIONS = ("highest", "bfloat16")
 
 
 def product(a: jax.Array, b: jax.Array, precision: str) -> jax.Array:
-  """The matrix product `a b`, summed in the type of `a`.
+  """The matrix product `a b`, accumulated in the type of `a`.
 
-  Similarities are divided by the temperature: rounding them to bfloat16 or TF32, as
-  some devices do by default, would be seen in the loss. So that is for the user to ask.
+  Similarities are divided by the temperature, which magnifies rounding errors. Some
+  devices round to bfloat16 or TF32 by default; here only `precision="bfloat16"` does.
 
   Args:
     a: [n, k] float32 or float64.
     b: [k, m] of the same type.
     precision: "highest", or "bfloat16", which rounds the factors on any device.
-
-  Returns:
-    [n, m].
   """
   if precision == "bfloat16":
     low = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
@@ -31,8 +28,8 @@ def product(a: jax.Array, b: jax.Array, precision: str) -> jax.Array:
 
 
 def rounded(a: jax.Array, precision: str) -> jax.Array:
-  """The values of `a` that `product` multiplies, rounded to bfloat16 if it does."""
-  # Compilers may drop a cast to bfloat16 and back; this they keep.
+  """`a` rounded as in `product`: to bfloat16 for "bfloat16", else unchanged."""
+  # Compilers may remove a cast to bfloat16 and back, but not `reduce_precision`.
   return jax.lax.reduce_precision(a, 8, 7) if precision == "bfloat16" else a
 
 
@@ -69,15 +66,9 @@ def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
 def all_pairs(
   z: jax.typing.ArrayLike, temperature: jax.typing.ArrayLike, precision: str
 ) -> jax.Array:
-  """Cosines over temperature of all pairs of rows; -inf with oneself.
+  """Cosines over temperature of all pairs of rows of `z` [N, 2, D]: [2N, 2N].
 
-  Args:
-    z: [N, 2, D] features, not normalised.
-    temperature: above 0.
-    precision: see `product`.
-
-  Returns:
-    [2N, 2N].
+  The diagonal is -inf.
 
   Raises:
     InputError: another shape, or a temperature that is not a finite number above 0.
@@ -86,7 +77,7 @@ def all_pairs(
   checks.positive("temperature", temperature)
   f = l2_normalize(z).reshape(-1, jnp.shape(z)[2])
   s = product(f, f.T, precision) / temperature
-  # Masks instead of indexing: each device keeps its rows of `s`, nothing moves.
+  # Masks instead of indexing, so that each device keeps its rows of `s`.
   i = jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
   j = jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
   return jnp.where(i == j, -jnp.inf, s)

@@ -1,4 +1,4 @@
-"""The spectral contrastive loss, which factorises the matrix of positive pairs."""
+"""The spectral contrastive loss: factorises the matrix of positive pairs."""
 
 import functools
 
@@ -18,27 +18,28 @@ def spectral(
   *,
   precision: str = "highest",
 ) -> jax.Array:
-  """Spectral contrastive loss: pull pairs together, push all others to be orthogonal.
+  """Spectral contrastive loss: aligns pairs and makes all others orthogonal.
 
-  With f_n, f'_n the two views of example n, as they are given,
-  `-2 mean_n f_n . f'_n + mean_{i != j} (f_i . f'_j)^2`, negatives the N (N - 1) pairs
-  across views. Of features after a non-negative transform it is the form in which NCL
-  equals non-negative matrix factorisation.
+  With f_n, f'_n the two views of example n, not normalised,
+  `-2 mean_n f_n . f'_n + mean_{i != j} (f_i . f'_j)^2`, where the negatives are the N
+  (N - 1) pairs across views. For non-negative features this loss makes NCL equal to
+  non-negative matrix factorisation.
 
   If z lists a whole space of pairs with the probability of each, the expectations are
-  exact: `-2 sum_n w_n f_n . f'_n + sum_ij w_i w_j (f_i . f'_j)^2`, i = j included, as
-  the members of a negative pair are drawn independently. For pairs listed both ways
-  round this is `||A - F F^T||^2 - ||A||^2`, with `A = C^-1/2 P C^-1/2`, P(x, x') the
-  probabilities of pairs, C the diagonal matrix of P(x), `F_x = sqrt(P(x)) f(x)`.
+  exact: `-2 sum_n w_n f_n . f'_n + sum_ij w_i w_j (f_i . f'_j)^2`. This includes i = j,
+  because the members of a negative pair are drawn independently. If each pair is listed
+  in both orders, this is `||A - F F^T||^2 - ||A||^2`, with `A = C^-1/2 P C^-1/2`, P(x,
+  x') the probabilities of pairs, C the diagonal matrix of P(x), and `F_x = sqrt(P(x))
+  f(x)`.
 
   The cost is linear in N: `sum_ij (f_i . f'_j)^2` is the inner product of the two
-  views' second moments, which under `jax.jit` with the N axis sharded are all that
-  moves between devices.
+  views' second moments. Under `jax.jit` with the N axis sharded, devices exchange only
+  these moments.
 
   Args:
     z: [N, 2, D] features of the two views of N examples; not normalised here.
-    weights: [N] at least 0, proportional to the pairs' probabilities; constants to the
-      gradient. None: z is a sample.
+    weights: [N] at least 0, proportional to the pairs' probabilities, without gradient.
+      None: z is a sample.
     precision: of the matrix products: "highest", or "bfloat16".
 
   Returns:
@@ -84,7 +85,7 @@ def _positive(f: jax.Array, precision: str) -> jax.Array:
 
 
 def _sum_of_squares(f: jax.Array, precision: str) -> jax.Array:
-  """`sum_ij (f_i0 . f_j1)^2` by the smaller of the two matrices that give it."""
+  """`sum_ij (f_i0 . f_j1)^2`, from the smaller of the N x N and D x D matrices."""
   n, _, d = f.shape
   if n < d:
     return jnp.sum(product(f[:, 0], f[:, 1].T, precision) ** 2)
@@ -93,10 +94,10 @@ def _sum_of_squares(f: jax.Array, precision: str) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _by_moments(f: jax.Array, precision: str) -> jax.Array:
-  """The same as the inner product of `sum_i f_i0 f_i0^T` and `sum_j f_j1 f_j1^T`.
+  """`sum_ij (f_i0 . f_j1)^2` as the inner product of the moments M_0 and M_1.
 
-  The derivative by f_i0 is `2 f_i0 M_1`, and that by f_j1 is `2 f_j1 M_0`: one product
-  less than autodiff's, and no device needs the rows of another.
+  The derivative by f_i0 is `2 f_i0 M_1`, and by f_j1 it is `2 f_j1 M_0`. This saves one
+  product of autodiff's, and no device needs another device's rows.
   """
   moments = _moments(f, precision)
   return jnp.sum(moments[0] * moments[1])

@@ -18,11 +18,11 @@ def sup_con(
   block_size: int | None = None,
   precision: str = "highest",
 ) -> jax.Array:
-  """Supervised contrastive loss: the mean over positives, outside the logarithm.
+  """Supervised contrastive loss, with the mean over positives outside the logarithm.
 
   With `s_ij` as in `nt_xent`, row i with the positives P_i = {j != i of the same label}
-  costs `log sum_{j != i} exp(s_ij) - mean_{p in P_i} s_ip`. If each example has a label
-  of its own, it is `nt_xent`.
+  costs `log sum_{j != i} exp(s_ij) - mean_{p in P_i} s_ip`. If every example has a
+  different label, this equals `nt_xent`.
 
   Args:
     z: [N, 2, D] features of the two views of N examples, not normalised.
@@ -74,8 +74,8 @@ def supervised_nt_xent(
   """NT-Xent in which all rows of a class are positives, summed inside the logarithm.
 
   With `s_ij` as in `nt_xent`, row i with the positives P_i = {j != i of the same label}
-  costs `-log(sum_{j in P_i} exp(s_ij) / sum_{j != i} exp(s_ij))`. If each example has a
-  label of its own, it is `nt_xent`.
+  costs `-log(sum_{j in P_i} exp(s_ij) / sum_{j != i} exp(s_ij))`. If every example has
+  a different label, this equals `nt_xent`.
 
   Args:
     z: [N, 2, D] features of the two views of N examples, not normalised.
@@ -90,8 +90,8 @@ def supervised_nt_xent(
     InputError: other shapes or labels, or a temperature that is not a finite number
       above 0.
 
-  Source: the loss of the released code of Wang et al. 2024 (arXiv:2403.12459), given
-  classes instead of positions.
+  Source: the released code's loss (Wang et al. 2024, arXiv:2403.12459), with classes
+  instead of positions.
 
   >>> z = jnp.array([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
   >>> print(abs(supervised_nt_xent(z, jnp.array([4, 4]), temperature=0.5)))
@@ -108,6 +108,6 @@ def supervised_nt_xent(
 def _row_labels(z: jax.typing.ArrayLike, labels: jax.typing.ArrayLike) -> jax.Array:
   """The label of each row, [2N]; an unlabelled example gets one of its own."""
   (of,) = checks.identities(("labels", labels, jnp.shape(z)[0]))
-  # Below every class, and another for each example.
+  # Unique for each example and below every class.
   alone = -1 - jnp.arange(len(of), dtype=of.dtype)
   return jnp.repeat(jnp.where(of < 0, alone, of), 2)

@@ -1,16 +1,16 @@
-"""What the tiled forms of NT-Xent share: blocks of rows and tiles of similarities.
+"""Blocks of rows and tiles of similarities, shared by the tiled NT-Xent losses.
 
 With `e_ij = exp(s_ij)` and `R_i = sum_{j != i} e_ij` the loss of row i is
 `log R_i - s_ip`, and for cotangents c of the rows
 
   dL/df_i = 1/T [sum_{j != i} e_ij (c_i / R_i + c_j / R_j) f_j - (c_i + c_p) f_p].
 
-So z and B numbers are all that the backward pass needs; it makes the tiles again. As p
-is the one positive of i, and i that of p, `dL/dT = -1/(2 T) sum_i f_i . dL/df_i` comes
-for nothing.
+So the backward pass needs only z and B numbers; it rematerialises the tiles. Because p
+is the only positive of i and i the only positive of p, `dL/dT = -1/(2 T) sum_i f_i .
+dL/df_i` needs no extra work.
 
-Sources: the loss of Chen et al. 2020 (arXiv:2002.05709), Eq. 1; tiles that are made
-again as in Dao et al. 2022 (arXiv:2205.14135) and Cheng et al. 2024 (arXiv:2410.17243).
+Sources: the loss of Chen et al. 2020 (arXiv:2002.05709), Eq. 1; rematerialised tiles as
+in Dao et al. 2022 (arXiv:2205.14135) and Cheng et al. 2024 (arXiv:2410.17243).
 """
 
 from typing import Any, NamedTuple
@@ -21,21 +21,21 @@ import jax.numpy as jnp
 from ncl_jax.losses.similarities import product, rounded
 from ncl_jax.numerics import at_least_float32, l2_normalize
 
-# Similarities lie within 1/T. Shifted down by 1/T the smallest term is exp(-2/T), which
-# float32 still holds up to here; then no maximum has to be followed.
+# Similarities lie within 1/T. After a shift by -1/T the smallest term is exp(-2/T),
+# which float32 can represent up to this range. Then no running maximum is needed.
 _LARGEST_RANGE = 85.0
 NO_FORWARD_MODE = (
-  "nt_xent in tiles has jax.grad and jax.hessian, no jax.jvp: leave block_size and "
+  "tiled nt_xent supports jax.grad and jax.hessian, not jax.jvp: leave block_size and "
   "axis_name out"
 )
 
 
 class Kind(NamedTuple):
-  """What is fixed when the loss is compiled.
+  """Settings that are fixed when the loss is compiled.
 
   Attributes:
     block: rows of a tile; even.
-    bounded: whether the constant shift 1/T will do; if not, maxima are followed.
+    bounded: whether the constant shift 1/T suffices; if not, running maxima are used.
     precision: of the products.
   """
 
@@ -45,18 +45,18 @@ class Kind(NamedTuple):
 
 
 def is_bounded(temperature: Any) -> bool:
-  """Whether the constant shift 1/T will do: T known now, and not too low."""
+  """Whether the constant shift 1/T suffices: T is known now and not too low."""
   known = not isinstance(temperature, jax.core.Tracer)
   return known and 2 / float(temperature) <= _LARGEST_RANGE
 
 
 class Blocks:
-  """Rows of z in blocks, the last of which begins early rather than be shorter.
+  """Rows of z in blocks of equal size; the last block may overlap the one before.
 
   Attributes:
     z: [n, D].
     block: rows of a block.
-    first: number of the first row in the whole batch.
+    first: index of the first row in the whole batch.
     count: number of blocks.
   """
 
@@ -73,7 +73,7 @@ class Blocks:
     return jax.lax.dynamic_slice_in_dim(x, self.start(i), self.block)
 
   def put(self, x: jax.Array, i, value: jax.Array) -> jax.Array:
-    """The array with other entries in block i."""
+    """The array with the entries of block i replaced."""
     return jax.lax.dynamic_update_slice_in_dim(x, value, self.start(i), 0)
 
   def features(self, i) -> jax.Array:
@@ -81,11 +81,11 @@ class Blocks:
     return l2_normalize(self.take(self.z, i))
 
   def is_new(self, i) -> jax.Array:
-    """Rows of block i that are in no block before it, [block]."""
+    """Whether each row of block i is in no earlier block, [block]."""
     return self.start(i) + jnp.arange(self.block) >= i * self.block
 
   def numbers(self, i) -> jax.Array:
-    """Of the rows of block i in the whole batch, [block]."""
+    """Indices of the rows of block i in the whole batch, [block]."""
     return self.first + self.start(i) + jnp.arange(self.block)
 
 
@@ -96,18 +96,18 @@ class Sums(NamedTuple):
   total: jax.Array
 
   def log(self) -> jax.Array:
-    """Of the sums without shift."""
+    """The logarithm of the sums, without the shift."""
     return self.shift + jnp.log(self.total)
 
 
 def no_sums(z: jax.Array, scale: jax.Array, kind: Kind) -> Sums:
-  """Before any tile."""
+  """The sums before any tile."""
   zero = jnp.zeros_like(z[:, 0], scale.dtype)
   return Sums(zero + (scale if kind.bounded else -jnp.inf), zero)
 
 
 def scale_of(z: jax.Array, temperature: jax.Array) -> jax.Array:
-  """1/T in the type of the loss, []."""
+  """1/T in the dtype of the loss, []."""
   return (1 / temperature).astype(at_least_float32(z[:0]).dtype).reshape(())
 
 
@@ -121,7 +121,7 @@ def similarities(
   scale: jax.Array,
   kind: Kind,
 ) -> jax.Array:
-  """Tile (i, j) of s; -inf where a row meets itself or a pair has been seen."""
+  """Tile (i, j) of s; -inf on the diagonal and for pairs of an earlier tile."""
   s = product(f_i, f_j.T, kind.precision) * scale
   new = rows.is_new(i)[:, None] & columns.is_new(j)[None]
   itself = rows.numbers(i)[:, None] == columns.numbers(j)[None]
@@ -129,7 +129,7 @@ def similarities(
 
 
 def add(blocks: Blocks, sums: Sums, i, s: jax.Array) -> Sums:
-  """Takes a tile's columns into the sums of its rows, block i; maxima are followed."""
+  """Adds a tile to the sums of its rows, block i, with running maxima."""
   shift, total = blocks.take(sums.shift, i), blocks.take(sums.total, i)
   higher = jnp.maximum(shift, jnp.max(s, axis=1))
   finite = jnp.where(jnp.isfinite(higher), higher, 0)
@@ -139,7 +139,7 @@ def add(blocks: Blocks, sums: Sums, i, s: jax.Array) -> Sums:
 
 
 def add_terms(blocks: Blocks, sums: Sums, i, terms: jax.Array) -> Sums:
-  """Adds to the sums of block i where the shift is constant."""
+  """Adds terms to the sums of block i when the shift is constant."""
   total = blocks.take(sums.total, i) + terms
   return Sums(sums.shift, blocks.put(sums.total, i, total))
 
@@ -151,14 +151,9 @@ def weights(
   scale: jax.Array,
   kind: Kind,
 ) -> jax.Array:
-  """`e_ij (c_i / R_i + c_j / R_j)` of a tile.
+  """`e_ij (c_i / R_i + c_j / R_j)` of a tile `s`.
 
-  Args:
-    s: the tile.
-    by_row: cotangents and log R of its rows.
-    by_column: those of its columns.
-    scale: 1/T.
-    kind: settings.
+  `by_row` and `by_column` hold the cotangents and log R of its rows and columns.
   """
   (c_i, log_i), (c_j, log_j) = by_row, by_column
   if kind.bounded:
@@ -182,7 +177,7 @@ def positives(blocks: Blocks, scale: jax.Array, kind: Kind) -> jax.Array:
 def finish(
   blocks: Blocks, g: jax.Array, c: jax.Array, scale: jax.Array, kind: Kind
 ) -> tuple[jax.Array, jax.Array]:
-  """From the sum over j to the gradients of z and T, block by block.
+  """Turns the sums over j into the gradients of z and T, block by block.
 
   Args:
     blocks: of z [n, D].
@@ -192,7 +187,7 @@ def finish(
     kind: settings.
 
   Returns:
-    dL/dz [n, D], and the part of dL/dT that comes from these rows, [].
+    dL/dz [n, D], and these rows' part of dL/dT, [].
   """
 
   def body(i, carry):

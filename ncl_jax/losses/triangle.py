@@ -1,8 +1,8 @@
-"""NT-Xent on one device: as `s_ij = s_ji`, the upper triangle of tiles is enough.
+"""NT-Xent on one device, from the upper triangle of tiles: `s_ij = s_ji`.
 
-A tile gives its rows' sums along one axis and its columns' along the other: about
-4 B^2 D operations forward and backward, recomputation included, where autodiff of the
-plain form needs 6 B^2 D. See `tiles` for the formulas.
+A tile adds to its rows' sums along one axis and to its columns' sums along the other.
+This takes about 4 B^2 D operations forward and backward, including rematerialisation.
+Autodiff of the plain implementation needs 6 B^2 D. See `tiles` for the formulas.
 """
 
 import functools
@@ -17,15 +17,9 @@ from ncl_jax.numerics import at_least_float32
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def row_losses(z: jax.Array, temperature: jax.Array, kind: tiles.Kind) -> jax.Array:
-  """The loss of every row.
+  """The loss of every row, [B] float32 (float64 if `z` is).
 
-  Args:
-    z: [B, D] rows 2n and 2n + 1 are the views of example n; not normalised.
-    temperature: [] above 0.
-    kind: settings.
-
-  Returns:
-    [B] float32 (float64 if `z` is).
+  Rows 2n and 2n + 1 of `z` [B, D] are the views of example n, not normalised.
   """
   return _forward(z, temperature, kind)[0]
 
@@ -42,8 +36,8 @@ def _forward(z, temperature, kind):
       if kind.bounded:
         e = jnp.exp(s - scale)
         sums = tiles.add_terms(blocks, sums, i, jnp.sum(e, axis=1))
-        mirror = jnp.where(j > i, jnp.sum(e, axis=0), 0)
-        return tiles.add_terms(blocks, sums, j, mirror)
+        transposed = jnp.where(j > i, jnp.sum(e, axis=0), 0)
+        return tiles.add_terms(blocks, sums, j, transposed)
       sums = tiles.add(blocks, sums, i, s)
       return tiles.add(blocks, sums, j, jnp.where(j > i, s.T, -jnp.inf))
 
@@ -72,8 +66,8 @@ def _backward(kind, residuals, c):
       s = tiles.similarities(blocks, i, blocks, j, f, f_j, scale, kind)
       w = tiles.weights(s, of(i), of(j), scale, kind)
       g_i += product(w, f_j, kind.precision)
-      mirror = product(w.T, jnp.where(j > i, f, 0), kind.precision)
-      return blocks.put(g, j, blocks.take(g, j) + mirror), g_i
+      transposed = product(w.T, jnp.where(j > i, f, 0), kind.precision)
+      return blocks.put(g, j, blocks.take(g, j) + transposed), g_i
 
     g, g_i = jax.lax.fori_loop(i, blocks.count, tile, (g, jnp.zeros_like(f)))
     return blocks.put(g, i, blocks.take(g, i) + g_i)

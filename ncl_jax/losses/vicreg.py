@@ -1,4 +1,4 @@
-"""VICReg's loss: views alike, every dimension spread out, no two of them alike."""
+"""VICReg's loss: invariance of views, variance and covariance of dimensions."""
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +26,16 @@ def vicreg(
   `invariance mean_nd (a_nd - b_nd)^2 + variance (v(a) + v(b)) + covariance (c(a) +
   c(b))`, where `v(z) = mean_d max(0, 1 - sqrt(var_d + 1e-4))` and `c(z) =
   sum_{i != j} C_ij^2 / D`, C the covariance matrix; variances and covariances are
-  unbiased, of the whole batch.
+  unbiased and cover the whole batch.
 
   Constant dimensions have a finite gradient (0 through v where z is exactly constant).
-  Under `jax.jit` with the N axis sharded, only sums of D and of D x D numbers move
-  between devices.
+  Under `jax.jit` with the N axis sharded, devices exchange only sums of D and of D x D
+  numbers.
 
   Args:
-    za: [N, D] features of the first views, as given; N at least 2.
-    zb: [N, D] those of the second, pair by pair.
-    invariance: weight of the first term.
-    variance: weight of the second.
-    covariance: weight of the third.
+    za: [N, D] features of the first views, not normalised; N at least 2.
+    zb: [N, D] features of the second views, in the same order.
+    invariance, variance, covariance: weights of the three terms.
     precision: of the matrix products: "highest", or "bfloat16".
 
   Returns:
@@ -47,8 +45,8 @@ def vicreg(
   Raises:
     InputError: other shapes or precision, or a single pair.
 
-  Source: Bardes, Ponce & LeCun 2021 (arXiv:2105.04906), Eq. 1-6; the first term is a
-  mean over dimensions, too, as in the paper's Algorithm 1. The released code halves v.
+  Source: Bardes, Ponce & LeCun 2021 (arXiv:2105.04906), Eq. 1-6; the first term is also
+  a mean over dimensions, as in the paper's Algorithm 1. The released code halves v.
 
   >>> z = jnp.array([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
   >>> print(vicreg(z, z), vicreg(0 * z, 0 * z).round(2))  # spread out, collapsed

@@ -37,7 +37,7 @@ def conv2d(
   >>> y[0, :, :, 0].tolist()
   [[4.0, 6.0], [6.0, 9.0]]
   """
-  with numerics.reverse_mode_alone(_NO_FORWARD_MODE):
+  with numerics.reverse_mode_only(_NO_FORWARD_MODE):
     return _conv2d(x, kernel, strides, padding)
 
 

@@ -46,8 +46,8 @@ def _mapped(
 ) -> dict[str, Any]:
   """The arguments that the loss and the scores share."""
   return {
-    "features": nonneg.apply_map(z, config.loss.transform),
-    "prototypes": nonneg.apply_map(weights["prototypes"], config.loss.transform),
+    "features": nonneg.apply(z, config.loss.transform),
+    "prototypes": nonneg.apply(weights["prototypes"], config.loss.transform),
     "bias": weights.get("bias"),
     "scale": config.loss.logit_scale,
   }

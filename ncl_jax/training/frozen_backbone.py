@@ -274,7 +274,7 @@ def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperatu
 
   def loss_of(params, pairs):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
-    f = nonneg.apply_map(z.reshape(size, 2, -1), transform)
+    f = nonneg.apply(z.reshape(size, 2, -1), transform)
     rows = losses.nt_xent(f, temperature=temperature, precision=precision)
     return jnp.mean(rows), f
 

@@ -1,6 +1,6 @@
 """One update of a train state from given views: loss, gradients, optimiser.
 
-CL and NCL are the same program: the loss is `nt_xent(apply_map(z, name))`, and the
+CL and NCL are the same program: the loss is `nt_xent(nonneg.apply(z, name))`, and the
 transform "identity" is CL. So it is with every other method: its loss sees mapped
 features.
 """
@@ -61,7 +61,7 @@ def make_update(
   )
 
   def mapped(z):
-    return nonneg.apply_map(z, config.loss.transform)
+    return nonneg.apply(z, config.loss.transform)
 
   def loss_fn(params, state, views, labels):
     slow = state.momentum or {}

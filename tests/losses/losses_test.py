@@ -31,7 +31,7 @@ def as_blocks(views):
 
 
 def mean_loss(z, name="identity", temperature=0.2):
-  return jnp.mean(nt_xent(nonneg.apply_map(z, name), temperature=temperature))
+  return jnp.mean(nt_xent(nonneg.apply(z, name), temperature=temperature))
 
 
 def draw(n=6, d=5, seed=0):
@@ -82,7 +82,7 @@ class TestGoldenWithClasses:
     key, labels = f"{groups}_{name}_tau0p2", GOLDEN[f"{groups}_indexes"]
 
     def mean(z):
-      z = nonneg.apply_map(z, name)
+      z = nonneg.apply(z, name)
       return jnp.mean(supervised_nt_xent(z, labels, temperature=0.2))
 
     z = jnp.asarray(as_views(GOLDEN["z"]), dtype)

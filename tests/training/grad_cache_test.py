@@ -91,7 +91,7 @@ def reference(config, state, views, labels, chunks, whole=True):
       statistics = moved["batch_stats"]
       rows.append(index)
       h.append(h_j.reshape(len(index), 2, -1))
-      z.append(nonneg.apply_map(z_j, config.loss.transform).reshape(len(index), 2, -1))
+      z.append(nonneg.apply(z_j, config.loss.transform).reshape(len(index), 2, -1))
     parts = [losses.nt_xent(part, temperature=config.loss.temperature) for part in z]
     order = np.argsort(np.concatenate(rows))
     h, z = (jnp.concatenate(parts)[order] for parts in (h, z))

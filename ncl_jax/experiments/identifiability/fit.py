@@ -75,7 +75,7 @@ def _fit(settings, temperature, prior, conditional, keys):
 
   def features(params):
     z = params["table"] if network == "table" else _mlp(params)
-    return nonneg.apply_map(z, transform)
+    return nonneg.apply(z, transform)
 
   def value(params, key):
     f = features(params)

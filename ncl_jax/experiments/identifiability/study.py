@@ -161,7 +161,7 @@ def row(
     )
     result["residual_rotated_mapped"] = each(
       lambda f: factorize.residual(
-        matrix, space.scaled(np.asarray(nonneg.apply_map(f, transform)))
+        matrix, space.scaled(np.asarray(nonneg.apply(f, transform)))
       ),
       turned,
     )

@@ -52,7 +52,7 @@ def loss() -> Result:
   exact_gradient *= special.ndtr(wide) + wide * density  # rep_relu's derivative
 
   def mean_loss(z):
-    f = nonneg.apply_map(z, "rep_relu")
+    f = nonneg.apply(z, "rep_relu")
     return losses.nt_xent(f, temperature=temperature).mean()
 
   # One program for all devices, each of which computes the whole.
