@@ -81,7 +81,7 @@ def seed_rows(
       "dimensions": f.test.shape[1],
     }
     row |= measured(f, labels, seed)
-    own, other = metrics.consistency_at_same_activity(
+    own, other = metrics.consistency_at_matched_rates(
       ncl.test, f.test, labels.test, labels.num_classes
     )
     row["consistency_at_ncls_activity"] = float(own if name == "NCL" else other)

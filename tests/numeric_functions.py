@@ -72,7 +72,7 @@ METRICS |= {
     a, y, K, budget=0.3
   ),
   "purity_at": lambda a, b, y: metrics.purity_at(a, y, K, jnp.array([1, 4])),
-  "consistency_at_same_activity": lambda a, b, y: metrics.consistency_at_same_activity(
+  "consistency_at_matched_rates": lambda a, b, y: metrics.consistency_at_matched_rates(
     a, b, y, K, minimum=2
   ),
   "axis_gain": lambda a, b, y: metrics.axis_gain(

@@ -1,9 +1,9 @@
-"""Statistics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
+"""Metrics of a feature matrix: interpretability, SEPIN, retrieval, neighbours."""
 
 from ncl_jax.metrics import factors
 from ncl_jax.metrics.axes import (
   axis_gain,
-  consistency_at_same_activity,
+  consistency_at_matched_rates,
   energy_weighted_purity,
   naming_accuracy,
   purity_at,
@@ -36,7 +36,7 @@ __all__ = [
   "active_dimensions",
   "axis_gain",
   "class_consistency",
-  "consistency_at_same_activity",
+  "consistency_at_matched_rates",
   "correlation",
   "effective_rank",
   "energy_weighted_purity",

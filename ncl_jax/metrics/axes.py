@@ -1,7 +1,7 @@
-"""Whether single dimensions stand for classes, and how far the choice of axes matters.
+"""Whether single dimensions stand for classes, and how much the axes matter.
 
 `f` is [N, D]: features after the transform, with L2-normalised rows unless said
-otherwise. Rows with label -1 are left out. `naming_accuracy` and the purities work
+otherwise. Rows with label -1 are ignored. `naming_accuracy` and the purities work
 under `jax.jit` with `num_classes`, `signed` and `budget` static.
 """
 
@@ -35,18 +35,17 @@ def naming_accuracy(
 ) -> jax.Array:
   """Accuracy with which the strongest dimension names an image's class.
 
-  A dimension is named after the class with the most activation in training,
-  `c_d = argmax_c sum_(n: y_n = c) max(f_nd, 0)`; an image gets the name of its largest
-  `f_nd / sd_d`, with `sd_d` the standard deviation over the training rows. Where
-  classes or dimensions tie, each counts by the same fraction. A dimension that is
-  constant or never positive in training has no name, and an image without a positive
-  entry in a named dimension is wrong. No threshold and no budget: every image counts
-  alike.
+  Each dimension is named after the class that activates it most in training,
+  `c_d = argmax_c sum_(n: y_n = c) max(f_nd, 0)`. An image gets the name of its largest
+  `f_nd / sd_d`, where `sd_d` is the standard deviation over the training rows. Tied
+  classes or dimensions count with equal fractions. A dimension that is constant or
+  never positive in training has no name. An image without a positive entry in a named
+  dimension counts as wrong. There is no threshold and no budget, so all images have the
+  same weight.
 
-  The value does not change if dimensions are permuted, or scaled by positive factors.
-  One-hot codes of pure sub-classes score 1 and their rotations less; features that are
-  independent of the labels score the chance level, the share of the commonest class or
-  less.
+  Permuting dimensions or scaling them by positive factors does not change the value.
+  One-hot codes of pure sub-classes score 1, and their rotations less. Features that are
+  independent of the labels score at chance: at most the share of the commonest class.
 
   Args:
     train_f: [M, D] features that name the dimensions.
@@ -54,12 +53,12 @@ def naming_accuracy(
     f: [N, D] features to score.
     labels: [N] int in -1..num_classes-1.
     num_classes: number of classes.
-    signed: `f_d` and `-f_d` are separate dimensions, for features without a preferred
-      sign.
+    signed: treat `f_d` and `-f_d` as separate dimensions, for features without a
+      preferred sign.
 
   Returns:
-    [] in 0..1; NaN if no row of either is labelled. Under `jax.jit`, where values
-    cannot be seen, also NaN if a labelled row holds one that is not finite.
+    [] in 0..1; NaN if either set has no labelled row. Under `jax.jit`, where values
+    cannot be checked, also NaN if a labelled row is not finite.
 
   Raises:
     InputError: wrong shape, labels or number of classes, or NaN or infinity in a
@@ -77,7 +76,7 @@ def naming_accuracy(
   train_f = jnp.where(known[:, None], train_f, 0)
   f = jnp.where(valid[:, None], f, 0)
   finite = jnp.all(jnp.isfinite(train_f)) & jnp.all(jnp.isfinite(f))
-  # Only ratios within a dimension count: scaled so that no square leaves the range.
+  # Only ratios within a dimension matter, so scale to keep squares in range.
   size = jnp.max(jnp.abs(train_f), axis=0, keepdims=True)
   train_f, f = safe_divide(train_f, size), safe_divide(f, size)
   count = jnp.sum(known, dtype=f.dtype)
@@ -85,7 +84,7 @@ def naming_accuracy(
   mean = jnp.sum(train_f, axis=0, keepdims=True) / some
   deviation = jnp.where(known[:, None], train_f - mean, 0)
   sd = jnp.sqrt(jnp.sum(deviation**2, axis=0, keepdims=True) / some)
-  # What rounding alone does to a constant dimension is no deviation.
+  # Rounding alone gives a constant dimension a small deviation.
   sd = jnp.where(sd > 8 * jnp.finfo(sd.dtype).eps, sd, 0)
   if signed:
     train_f, f = (jnp.concatenate([x, -x], axis=1) for x in (train_f, f))
@@ -109,15 +108,16 @@ def naming_accuracy(
 def energy_weighted_purity(
   f: Array, labels: Array, num_classes: int, *, budget: float
 ) -> jax.Array:
-  """Purity of the dimensions, each weighted by its share of the features' energy.
+  """Mean purity of the dimensions, weighted by their share of the features' energy.
 
-  `sum_d w_d p_d`, with `w_d` proportional to `mean_n f_nd^2` and `p_d` the share of the
-  commonest class among the `ceil(budget N)` largest values of dimension d
-  (`metrics.purity`). Many dimensions that are hardly used cannot hide the few that are.
-  A constant dimension that is not zero has the share of the commonest class.
+  `sum_d w_d p_d`, where `w_d` is proportional to `mean_n f_nd^2`, and `p_d` is the
+  share of the commonest class among the `ceil(budget N)` largest values of dimension d
+  (`metrics.purity`). The weights keep many hardly used dimensions from hiding the few
+  used ones. For a constant non-zero dimension `p_d` is the share of the commonest
+  class.
 
-  The value does not change if dimensions are permuted, or all scaled by one factor. It
-  depends on the budget: take at most half of the smallest class, and read it beside the
+  Permuting dimensions, or scaling all by one factor, does not change the value. It
+  depends on the budget: use at most half of the smallest class, and compare with the
   value for permuted labels. On noise-free clusters it cannot tell axes from their
   rotation; `naming_accuracy` can.
 
@@ -128,8 +128,8 @@ def energy_weighted_purity(
     budget: share of the labelled rows, above 0 and at most 1.
 
   Returns:
-    [] in 0..1; NaN if all features are 0, and under `jax.jit`, where values cannot be
-    seen, if one of a labelled row is not finite.
+    [] in 0..1; NaN if all features are 0. Under `jax.jit`, where values cannot be
+    checked, also NaN if a labelled row is not finite.
 
   Raises:
     InputError: wrong shape, labels, number of classes or budget, or NaN or infinity in
@@ -143,33 +143,34 @@ def energy_weighted_purity(
   f, valid, onehot = labelled(f, labels, num_classes)
   f = jnp.where(valid[:, None], f, 0)
   weight = activated(f, budget, where=valid)
-  # A constant dimension has no largest entries: all of them count.
+  # A constant dimension has no largest entries, so all of them count.
   weight = jnp.where(jnp.isnan(weight), 1, weight)
   onehot = jnp.where(valid[:, None], onehot, 0)
   counts = jnp.matmul(weight.T, onehot, precision="highest")
   purity = jnp.max(counts, axis=1) / jnp.sum(counts, axis=1)
   with undefined_is_nan():
     energy = jnp.sum((f / jnp.max(jnp.abs(f))) ** 2, axis=0)
-    # 0 / 0 if all is 0; a value that is not finite passes through the scale.
+    # 0 / 0 if all features are 0. Values that are not finite survive the scaling.
     return jnp.sum(energy * purity) / jnp.sum(energy)
 
 
 @on_any_mesh()
 def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.Array:
-  """Share of the commonest class among the k largest values, for each of several k.
+  """Share of the commonest class among the k largest values, for several k.
 
-  As `metrics.purity`, with numbers of rows in place of a share: of rows that share the
-  k-th largest value, each counts by the same fraction.
+  Like `metrics.purity`, but with a number of rows instead of a fraction. Rows that tie
+  at the k-th largest value count with equal fractions.
 
   Args:
     f: [N, D] features.
     labels: [N] int in -1..num_classes-1.
     num_classes: number of classes.
-    counts: [M] int, from 1 to the number of labelled rows; what lies beyond is NaN.
+    counts: [M] values of k, from 1 to the number of labelled rows; others give NaN.
 
   Returns:
-    [D, M] in 0..1; NaN in a dimension that is constant over the labelled rows. Under
-    `jax.jit`, where values cannot be seen, also NaN in one with NaN or infinity there.
+    [D, M] in 0..1; NaN for a dimension that is constant over the labelled rows. Under
+    `jax.jit`, where values cannot be checked, also NaN for a dimension with NaN or
+    infinity in a labelled row.
 
   Raises:
     InputError: wrong shape, labels or number of classes.
@@ -203,7 +204,7 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
 
 
 @on_any_mesh()
-def consistency_at_same_activity(
+def consistency_at_matched_rates(
   f: Array,
   other: Array,
   labels: Array,
@@ -211,12 +212,12 @@ def consistency_at_same_activity(
   threshold: float = 1e-5,
   minimum: int = 10,
 ) -> tuple[jax.Array, jax.Array]:
-  """Class consistency of sparse features, and of others cut to the same activity.
+  """Class consistency of two sets of features at the same activation rates.
 
-  Dimension d of `f` activates `a_d` images; its consistency is its purity at `a_d`.
-  `other` is asked for the same numbers of images: the mean over its dimensions of their
-  purity at `a_d`. Both are averaged over the `d` with `a_d >= minimum`, so that neither
-  a different number of active images nor rare dimensions make the difference.
+  Dimension d of the sparse `f` is active on `a_d` images, and its consistency is its
+  purity there. For `other`, the purity of the `a_d` largest values is averaged over all
+  dimensions. Both are then averaged over the `d` with `a_d >= minimum`. A difference
+  therefore comes neither from activation rates nor from rare dimensions.
 
   Args:
     f: [N, D] sparse features.
@@ -227,9 +228,9 @@ def consistency_at_same_activity(
     minimum: dimensions of `f` with fewer active images are left out.
 
   Returns:
-    `(consistency of f, that of other)`, both [] in 0..1; NaN without such a dimension.
-    Under `jax.jit`, where values cannot be seen, also NaN if a labelled row of either
-    holds one that is not finite.
+    `(consistency of f, consistency of other)`, both [] in 0..1; NaN if no dimension has
+    `minimum` active images. Under `jax.jit`, where values cannot be checked, also NaN
+    if a labelled row of either is not finite.
 
   Raises:
     InputError: wrong shape, labels or number of classes.
@@ -237,7 +238,7 @@ def consistency_at_same_activity(
   >>> f = jnp.array([[1.0], [1.0], [0.0], [0.0]])
   >>> other = jnp.array([[3.0], [0.0], [2.0], [1.0]])
   >>> y = jnp.array([0, 0, 1, 1])
-  >>> [float(x) for x in consistency_at_same_activity(f, other, y, 2, minimum=2)]
+  >>> [float(x) for x in consistency_at_matched_rates(f, other, y, 2, minimum=2)]
   [1.0, 0.5]
   """
   f, valid, onehot = labelled(f, labels, num_classes)
@@ -247,8 +248,7 @@ def consistency_at_same_activity(
   with undefined_is_nan():
     own = jnp.max(counts, axis=1) / active.astype(f.dtype)
     others = jnp.nanmean(purity_at(other, labels, num_classes, active), axis=0)
-    # Where all labelled images are active there is nothing to choose: both are the
-    # same.
+    # If all labelled images are active, both sides use all images.
     others = jnp.where(active == jnp.sum(valid), own, others)
     enough = active >= minimum
     both = (jnp.where(enough, x, jnp.nan) for x in (own, others))
@@ -262,15 +262,15 @@ def consistency_at_same_activity(
 def axis_gain(
   measure: Callable[[jax.Array], Array], f: Array, key: Array, *, draws: int = 10
 ) -> tuple[jax.Array, jax.Array]:
-  """How much a measure depends on the choice of axes.
+  """Returns how much a measure depends on the choice of axes.
 
-  `measure(f) - E_Q measure(f Q)` over random rotations Q (Haar, reflections included).
-  A rotation keeps distances, rank and linear-probe accuracy, so a positive gain says
-  that the single axes carry meaning. Compare the values too: rotated sparse features
-  can lie below features that were never sparse.
+  The gain is `measure(f) - E_Q measure(f Q)` over random rotations Q (Haar, with
+  reflections). A rotation preserves distances, rank and linear-probe accuracy, so a
+  positive gain means that the individual axes carry meaning. Compare the values too:
+  rotated sparse features can score below features that were never sparse.
 
   Args:
-    measure: maps features [N, D] to a number. For a measure of training and test
+    measure: maps features [N, D] to a scalar. For a measure of training and test
       features, stack them as `f` and split them inside.
     f: [N, D] features.
     key: random key of the rotations.
@@ -300,11 +300,11 @@ def axis_gain(
 def _rotation(key: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
   """An orthogonal matrix [width, width], uniformly distributed."""
   q, r = jnp.linalg.qr(jax.random.normal(key, (width, width), dtype))
-  # Without the signs the distribution is that of the algorithm, not Haar's.
+  # Without the signs the distribution would depend on the algorithm, and not be Haar.
   return q * jnp.where(jnp.diag(r) < 0, -1, 1)[None]
 
 
 def _shares(chosen: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Ones of each row as equal shares that sum to 1; rows without any stay 0."""
+  """Divides each row by its number of ones; rows without ones stay 0."""
   chosen = chosen.astype(dtype)
   return safe_divide(chosen, jnp.sum(chosen, axis=1, keepdims=True))

@@ -1,9 +1,9 @@
 """Class consistency: do the samples that activate a dimension share a class?
 
-`f` is [N, D]: features after the transform; `where` [N]: the rows to count (True).
-Labels of -1 mean "unlabelled"; such rows are left out. All functions refuse NaN and
-infinity in a row that counts, and work under `jax.jit` with `num_classes`, `rule` and
-`budget` static; there, where values cannot be seen, a dimension with such an entry is
+`f` is [N, D]: features after the transform. `where` [N] marks the rows that count; None
+= all. Rows with label -1 are unlabelled and ignored. All functions refuse NaN and
+infinity in a row that counts. They work under `jax.jit` with `num_classes`, `rule` and
+`budget` static. Values cannot be checked there, so a dimension with such an entry gives
 NaN.
 """
 
@@ -33,22 +33,23 @@ def class_consistency(
   """Share of the most frequent class among the samples that activate a dimension.
 
   `rate_d = max_c #(n active in d, y_n = c) / #(n active in d)`. A dimension with few
-  active samples scores high by luck: read `rate` beside `active`, `purity`, and the
-  same figures after the labels are shuffled. Features without exact zeros are at chance
+  active samples scores high by chance, so compare `rate` with `active`, with `purity`,
+  and with the rates for shuffled labels. Features without exact zeros are at chance
   under "abs".
 
   Args:
     f: [N, D] features.
     labels: [N] int in -1..num_classes-1; rows with -1 are not counted.
     num_classes: number of classes.
-    rule: what "active" means: "abs" is `|f| > threshold` (the released code),
-      "positive" is `f > 0` whatever the threshold (fits the paper's figures for CL).
+    rule: the definition of "active": "abs" is `|f| > threshold` (the released code);
+      "positive" is `f > 0`, regardless of the threshold (fits the paper's figures for
+      CL).
     threshold: see `rule`.
     where: [N] rows to count; None = all.
 
   Returns:
-    `(rate [D], active [D])`: rate in 0..1, NaN in a dead dimension; active = number of
-    counted samples that activate the dimension, int32.
+    `(rate [D], active [D])`: rate in 0..1, NaN for a dead dimension; active is the
+    number of samples that activate the dimension, int32.
 
   Raises:
     InputError: wrong shape, number of classes, or rule.
@@ -61,7 +62,7 @@ def class_consistency(
   counts, known = _active_counts(f, labels, num_classes, rule, threshold, where)
   active = jnp.sum(counts, axis=1)
   with undefined_is_nan():
-    # 0 / 0 is the NaN of a dead dimension.
+    # 0 / 0 gives NaN for a dead dimension.
     rate = jnp.max(counts, axis=1) / active
   return nan_unless(known, rate), active.astype(jnp.int32)
 
@@ -78,19 +79,14 @@ def label_entropy(
 ) -> jax.Array:
   """Entropy of the classes of the samples that activate a dimension.
 
-  `H_d = -sum_c p_c log p_c`, `p_c = #(n active in d, y_n = c) / #(n active in d)`: 0 if
-  they share one class; unlike consistency it tells two classes from many.
+  `H_d = -sum_c p_c log p_c`, `p_c = #(n active in d, y_n = c) / #(n active in d)`. It
+  is 0 if they share one class. Unlike consistency it distinguishes two classes from
+  many.
 
-  Args:
-    f: as in `class_consistency`.
-    labels: likewise.
-    num_classes: likewise.
-    rule: likewise.
-    threshold: likewise.
-    where: likewise.
+  The arguments are those of `class_consistency`.
 
   Returns:
-    [D] in nats, 0..log K; NaN in a dead dimension.
+    [D] in nats, 0..log K; NaN for a dead dimension.
 
   Raises:
     InputError: as `class_consistency`.
@@ -114,15 +110,15 @@ def purity(
   *,
   where: Array | None = None,
 ) -> jax.Array:
-  """Class consistency at matched activity: each dimension is given the same budget.
+  """Class consistency at a matched activation rate: the same budget per dimension.
 
-  A dimension's activated samples are its `m = ceil(budget N)` largest by value,
-  whatever their size, so that sparse and dense features are compared alike. Where the
-  m-th largest value is shared by more samples than there is room for (a rectified
-  dimension with fewer than m positive entries has a tail of zeros), each of those
-  counts by the same fraction: `purity_d = max_c E[count_c] / m`, the expectation being
-  over the order of the tied. That is never above the mean of the purities that
-  breaking the ties at random would give, and does not depend on the order of samples.
+  The `m = ceil(budget N)` largest samples of a dimension count as activated, whatever
+  their values, so sparse and dense features are treated alike. If more samples tie at
+  the m-th largest value than places are left (a rectified dimension with fewer than m
+  positive entries has a tail of zeros), each of them counts with the same fraction:
+  `purity_d = max_c E[count_c] / m`, where the expectation is over the order of the tied
+  samples. This never exceeds the mean purity under random tie-breaking, and it does not
+  depend on the order of samples.
 
   Args:
     f: [N, D] features.
@@ -132,7 +128,7 @@ def purity(
     where: [N] rows to count; None = all.
 
   Returns:
-    [D] in 0..1; NaN in a dimension that is constant over the counted samples.
+    [D] in 0..1; NaN for a dimension that is constant over the counted samples.
 
   Raises:
     InputError: wrong shape, number of classes, or budget.
@@ -152,12 +148,13 @@ def purity(
 def activated(
   f: Array, budget: float = 0.03, *, where: Array | None = None
 ) -> jax.Array:
-  """Which samples activate a dimension at matched activity, as weights.
+  """The samples that activate each dimension at a matched rate, as weights.
 
-  The m = ceil(budget N) largest samples of a dimension weigh 1 and all others 0; where
-  more samples share the m-th largest value than there is room for, each of those weighs
-  the same fraction. `activated(f).T @ marks / m` is the share of a dimension's
-  activated samples that have each of some marks, of which a sample may have several.
+  The m = ceil(budget N) largest samples of a dimension have weight 1 and all others 0.
+  If more samples tie at the m-th largest value than places are left, each of them has
+  the same fractional weight. For attributes `marks` [N, M] of the samples,
+  `activated(f).T @ marks / m` is the share of a dimension's activated samples with each
+  attribute.
 
   Args:
     f: [N, D] features.
@@ -165,8 +162,8 @@ def activated(
     where: [N] rows to count; None = all.
 
   Returns:
-    [N, D] in 0..1, columns that sum to m; NaN in a dimension that is constant over the
-    counted samples, 0 in other rows.
+    [N, D] in 0..1; columns sum to m. NaN for a dimension that is constant over the
+    counted samples. Rows that do not count are 0.
 
   Raises:
     InputError: wrong shape or budget.
@@ -178,16 +175,17 @@ def activated(
   if budget > 1:
     raise InputError(f"budget = {budget!r}: it must be at most 1")
   f, valid = counted(f, where)
-  # A table on the host: 0.07 * 100 rounds to just above 7, and `ceil` would make it 8.
+  # A table on the host: 0.07 * 100 is just above 7 in floats, and `ceil` would make
+  # it 8.
   table = np.ceil(np.round(budget * np.arange(f.shape[0] + 1), 6)).astype(np.int32)
-  table[1:] = np.maximum(table[1:], 1)  # of a budget that the rounding makes 0
+  table[1:] = np.maximum(table[1:], 1)  # the rounding may turn a small budget into 0
   m = jnp.asarray(table)[jnp.sum(valid)]
   low = jnp.where(valid[:, None], f, -jnp.inf)
   top, _ = largest(low.T, int(table[-1]))
   cut = top[:, m - 1]
   above = low > cut[None]
   tied = (low == cut[None]) & valid[:, None]
-  # At least one sample has the value; none, where no row counts.
+  # The maximum matters only if no row counts; else at least one sample has the value.
   room = (m - jnp.sum(above, axis=0)) / jnp.maximum(jnp.sum(tied, axis=0), 1)
   constant = top[:, 0] == jnp.min(jnp.where(valid[:, None], f, jnp.inf), axis=0)
   weight = jnp.where(above, 1, jnp.where(tied, room[None], 0)).astype(f.dtype)
@@ -196,7 +194,7 @@ def activated(
 
 
 def _active_counts(f, labels, num_classes, rule, threshold, where):
-  """[D, K] samples of each class that activate a dimension; [D] if it is finite."""
+  """[D, K] active samples of each class; [D] whether the dimension is finite."""
   checks.choice("rule", rule, RULES)
   f, valid, onehot = labelled(f, labels, num_classes, where)
   on = jnp.abs(f) > threshold if rule == "abs" else f > 0
@@ -204,5 +202,5 @@ def _active_counts(f, labels, num_classes, rule, threshold, where):
 
 
 def _count(on: jax.Array, onehot: jax.Array) -> jax.Array:
-  """[D, K] number of samples of each class among the marked, as one product."""
+  """[D, K] number of active samples of each class, as one matrix product."""
   return jnp.matmul(on.T.astype(onehot.dtype), onehot, precision="highest")

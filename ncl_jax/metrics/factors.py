@@ -1,10 +1,10 @@
-"""Disentanglement: does each dimension stand for one factor of the data, and which?
+"""Disentanglement: does each dimension stand for one factor of the data?
 
-All take `f` [N, D], features, and `factors` [N, L], integers of any width from 0: the
-values of the factors that made each sample. They run on the host, in numpy and
-scikit-learn. A dimension that is constant tells nothing and is never chosen. Their
-level on features without information is not exactly 0: score the rows of `f` shuffled
-beside them.
+All functions take features `f` [N, D] and `factors` [N, L]: the factor values of each
+sample, as integers of any width from 0. `seed` sets the split into halves and all other
+randomness. They run on the host, in numpy and scikit-learn. A constant dimension is
+never chosen. On features without information the scores are not exactly 0, so compare
+with the scores for shuffled rows of `f`.
 """
 
 import numpy as np
@@ -20,15 +20,15 @@ VOTES, VOTE_SAMPLES = 800, 64
 def mutual_information(
   f: np.ndarray, factors: np.ndarray, bins: int = BINS
 ) -> np.ndarray:
-  """Information between each dimension, in bins, and each factor.
+  """Mutual information of each binned dimension and each factor.
 
   `I_dk = sum_bv p(b, v) log(p(b, v) / (p(b) p(v)))` over the bins b of dimension d,
-  equal in width from its smallest to its largest value, and the values v of factor k.
+  which divide its range into equal widths, and the values v of factor k.
 
   Args:
     f: [N, D] features.
     factors: [N, L] int.
-    bins: of a dimension, 2 or more; a factor of more values is not seen whole.
+    bins: per dimension, at least 2; a factor with more values is not fully resolved.
 
   Returns:
     [D, L] float64 in nats, biased upwards by about (bins - 1)(values - 1) / 2N.
@@ -56,15 +56,11 @@ def mutual_information(
 
 
 def mig(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
-  """Mutual information gap: is each factor held by one dimension alone?
+  """Mutual information gap: does only one dimension encode each factor?
 
-  `mean_k (I_1k - I_2k) / H(v_k)`, I_1k and I_2k the largest and second largest mutual
-  information of a dimension with factor k.
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int; one that is constant is left out.
-    bins: see `mutual_information`.
+  `mean_k (I_1k - I_2k) / H(v_k)`, where I_1k and I_2k are the largest and second
+  largest mutual information of a dimension with factor k. Constant factors are left
+  out. `bins` as in `mutual_information`.
 
   Returns:
     In 0..1; NaN if all factors are constant.
@@ -84,19 +80,16 @@ def mig(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
 
 
 def modularity(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
-  """Does each dimension tell about one factor only?
+  """Does each dimension carry information about only one factor?
 
-  `mean_d (1 - sum_(k != k*) I_dk^2 / (I_dk*^2 (L - 1)))`, k* the factor that dimension
-  d tells most about. A factor may be spread over many dimensions. Each dimension counts
-  alike, those of no information too, in which chance decides: read it beside MIG.
-
-  Args:
-    f: [N, D] features; dimensions without information are left out.
-    factors: [N, L] int, L at least 2.
-    bins: see `mutual_information`.
+  `mean_d (1 - sum_(k != k*) I_dk^2 / (I_dk*^2 (L - 1)))`, where k* is the factor with
+  the most information in dimension d, and L is at least 2. A factor may be spread over
+  many dimensions. Dimensions with exactly no information are left out. All others have
+  the same weight, even those whose information is due to chance, so compare with MIG.
+  `bins` as in `mutual_information`.
 
   Returns:
-    In 0..1; NaN without a dimension to judge.
+    In 0..1; NaN if no dimension has information.
 
   Raises:
     InputError: as `mutual_information`, or a single factor.
@@ -111,7 +104,7 @@ def modularity(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
     raise InputError("modularity of 1 factor: it compares 2 or more")
   square = mutual_information(f, factors, bins) ** 2
   most = square.max(1)
-  told = most > 1e-20  # below it there is rounding alone
+  told = most > 1e-20  # smaller values are rounding errors
   others = (square.sum(1) - most)[told] / (most[told] * (square.shape[1] - 1))
   return _mean(1 - others)
 
@@ -119,19 +112,14 @@ def modularity(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
 def explicitness(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> float:
   """Can a linear classifier read every value of every factor?
 
-  `2 AUC - 1`, AUC the area under the ROC curve of a value against all others, by
-  multinomial logistic regression on one half of the samples, on the other half; mean
-  over the values of a factor, then over factors. A rotation of f changes nothing: the
-  classifier sees all dimensions. (The paper fits each value by itself; together they
-  can also read the middle values of an ordered dimension.)
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int.
-    seed: of the halves.
+  `2 AUC - 1`, averaged over the values of a factor, then over factors. AUC is the area
+  under the ROC curve of one value against all others. Multinomial logistic regression
+  is fitted to one half of the samples and scored on the other. The classifier sees all
+  dimensions, so rotating f changes nothing. (The paper fits each value separately. A
+  joint fit can also read the middle values of an ordered dimension.)
 
   Returns:
-    1 if all can be read, about 0 by chance; NaN if nothing can be judged.
+    1 if all values can be read, about 0 by chance; NaN if no value can be scored.
 
   Raises:
     InputError: wrong shape or dtype.
@@ -161,19 +149,14 @@ def explicitness(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> float:
 
 
 def sap(f: np.ndarray, factors: np.ndarray, seed: int = 0, bins: int = BINS) -> float:
-  """Separated attribute predictability: one dimension predicts a factor, no second.
+  """Separated attribute predictability: does only one dimension predict a factor?
 
-  `mean_k (S_1k - S_2k)`, S_dk the balanced accuracy with which thresholds on dimension
-  d alone predict the value of factor k; S_1k and S_2k are its two best dimensions. The
-  thresholds are the edges of the bins; the value of a bin, learnt on one half of the
-  samples, is the one that has the largest share of its samples there; the other half
-  scores.
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int, categories; one that is constant is left out.
-    seed: of the halves.
-    bins: see `mutual_information`.
+  `mean_k (S_1k - S_2k)`, where S_dk is the balanced accuracy of predicting factor k
+  from thresholds on dimension d alone, and S_1k and S_2k are the two best dimensions.
+  The thresholds are the edges of the bins. On one half of the samples, each bin learns
+  the value with the largest share of its samples there. The other half is scored.
+  Factors are categories, and constant ones are left out. `bins` as in
+  `mutual_information`.
 
   Returns:
     0 to 1 - 1 / values, averaged over factors; NaN if all factors are constant.
@@ -209,16 +192,11 @@ def sap(f: np.ndarray, factors: np.ndarray, seed: int = 0, bins: int = BINS) -> 
 def importances(
   f: np.ndarray, factors: np.ndarray, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-  """How much a random forest uses each dimension to predict each factor, and how well.
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int.
-    seed: of the halves and of the trees.
+  """How much and how well a random forest uses each dimension to predict each factor.
 
   Returns:
-    `(importance [D, L], accuracy [L])`: mean decrease of impurity, each column of sum 1
-    (0 where no tree has a branch), on one half; share predicted rightly of the other.
+    `(importance [D, L], accuracy [L])`: mean decrease of impurity on one half of the
+    samples, where columns sum to 1 (or 0 if no tree branches); accuracy on the other.
 
   Raises:
     InputError: wrong shape or dtype.
@@ -230,7 +208,8 @@ def importances(
   importance = np.empty((f.shape[1], factors.shape[1]))
   accuracy = np.empty(factors.shape[1])
   for k, values in enumerate(factors.T):
-    # Every dimension a candidate at every branch: one that tells nothing gets nothing.
+    # Every dimension is a candidate at every branch, so that dimensions without
+    # information get no importance.
     forest = RandomForestClassifier(TREES, max_features=None, random_state=seed)
     forest.fit(f[train], values[train])
     importance[:, k] = forest.feature_importances_
@@ -239,18 +218,15 @@ def importances(
 
 
 def dci(importance: np.ndarray) -> tuple[float, float]:
-  """Disentanglement and completeness of a table of importances.
+  """Disentanglement and completeness of an importance matrix R [D, L].
 
   Disentanglement of dimension d: `1 - H(R_d. / sum_k R_dk) / log L`, averaged with the
   weights `sum_k R_dk / sum R`. Completeness of factor k:
   `1 - H(R_.k / sum_d R_dk) / log D`, averaged over factors.
 
-  Args:
-    importance: [D, L] R, at least 0, such as `importances` gives.
-
   Returns:
-    `(disentanglement, completeness)` in 0..1; a single factor is not entangled, a
-    single dimension complete. NaN without any importance.
+    `(disentanglement, completeness)` in 0..1; 1 for a single factor or a single
+    dimension, respectively. NaN if all importances are 0.
 
   Raises:
     InputError: not a matrix, or a negative entry.
@@ -276,18 +252,13 @@ def dci(importance: np.ndarray) -> tuple[float, float]:
 def factor_vae(
   f: np.ndarray, factors: np.ndarray, seed: int = 0, votes: int = VOTES
 ) -> float:
-  """FactorVAE score: which dimension stays still when one factor is held?
+  """FactorVAE score: which dimension varies least when one factor is fixed?
 
-  For a vote, a factor and a value of it are drawn, then 64 samples with that value; the
-  dimension of the least variance, each divided by its variance over all samples, votes
-  for the factor. A majority classifier from dimension to factor learns from `votes`
-  votes, and its accuracy on as many others is the score.
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int, every value of which should have dozens of samples.
-    seed: of the draws.
-    votes: for either purpose.
+  For each vote a factor, one of its values and 64 samples with that value are drawn.
+  The dimension with the least variance, relative to its variance over all samples,
+  votes for the factor. A majority classifier from dimension to factor is fitted to
+  `votes` votes. The score is its accuracy on as many other votes. Each factor value
+  should have dozens of samples.
 
   Returns:
     In 0..1, 1 / L by chance; NaN if all dimensions are constant.
@@ -300,11 +271,11 @@ def factor_vae(
   f, factors = _checked(f, factors)
   checks.whole("votes", votes, 1)
   variance = f.var(0)
-  # Relative to its size: a constant column in float32 has some variance of rounding.
-  live = variance > 1e-12 * np.maximum(1e-12, np.square(f).mean(0))
-  if not live.any():
+  # Relative to its size, because rounding gives a constant column some variance.
+  varies = variance > 1e-12 * np.maximum(1e-12, np.square(f).mean(0))
+  if not varies.any():
     return np.nan
-  f = f[:, live] / np.sqrt(variance[live])
+  f = f[:, varies] / np.sqrt(variance[varies])
   rng = np.random.default_rng(seed)
   rows_of = [
     [np.flatnonzero(column == value) for value in range(column.max() + 1)]
@@ -322,12 +293,7 @@ def factor_vae(
 
 
 def scores(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> dict[str, float]:
-  """Every score of this module.
-
-  Args:
-    f: [N, D] features.
-    factors: [N, L] int, L at least 2.
-    seed: of all draws.
+  """Every score of this module; L must be at least 2.
 
   Returns:
     mig, sap, modularity, explicitness, dci_disentanglement, dci_completeness,
@@ -351,7 +317,7 @@ def scores(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> dict[str, float
 
 
 def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """f as float64; the factors as int64, their values numbered from 0 in order."""
+  """f as float64, and factors as int64 with consecutive values from 0."""
   checks.features("f", f)
   factors = np.asarray(checks.array("factors", factors))
   if (
@@ -367,13 +333,13 @@ def _checked(f: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray
     )
   f = np.asarray(f, np.float64)
   checks.finite("f", f)
-  # Values are categories: numbered anew, as tables are as long as the largest.
+  # Values are categories. Renumber them, because tables are as long as the largest.
   values = [np.unique(column, return_inverse=True)[1] for column in factors.T]
   return f, np.stack(values, 1).astype(np.int64)
 
 
 def _discrete(f: np.ndarray, bins: int) -> np.ndarray:
-  """[N, D] the bin of each entry; of a constant dimension bin 0."""
+  """[N, D] the bin of each entry; bin 0 for a constant dimension."""
   low = f.min(0)
   width = f.max(0) - low
   unit = np.divide(
@@ -396,7 +362,7 @@ def _entropies(factors: np.ndarray) -> np.ndarray:
 
 
 def _gap(scores: np.ndarray) -> np.ndarray:
-  """[L] largest less second largest of [D, L]; of a single dimension its own."""
+  """[L] largest minus second largest of [D, L]; the largest if D = 1."""
   ordered = -np.sort(-scores, axis=0)
   return ordered[0] - (ordered[1] if len(ordered) > 1 else 0)
 
@@ -417,7 +383,7 @@ def _halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _standardized(f: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Columns of mean 0 and deviation 1 over `rows`; a constant one becomes 0."""
+  """Columns of mean 0 and deviation 1 over `rows`; constant columns become 0."""
   f = f - f[rows].mean(0)[None]
   deviation = f[rows].std(0)
   return np.where(deviation > 1e-9, f / np.where(deviation > 0, deviation, 1), 0)

@@ -1,15 +1,15 @@
-"""Statistics without labels: how sparse and how correlated feature dimensions are.
+"""Statistics without labels: sparsity and correlation of feature dimensions.
 
 `f` is [N, D]: features after the transform, with L2-normalised rows unless said
-otherwise. `where` is [N]: rows to count (True), for batches padded to a fixed size.
-What is undefined (no row, no active dimension) is NaN. All functions refuse NaN and
-infinity in a row that counts. They work under `jax.jit`, where values cannot be seen:
-there the row, the dimension or the whole result that such an entry reaches is NaN. A
-whole number or a truth value cannot be: see `l0`, `live_dimensions` and
-`num_zero_rows`.
+otherwise. `where` [N] marks the rows that count, for batches padded to a fixed size;
+None = all. Entries of absolute value up to `threshold` count as zero. Undefined values
+(no row, no active dimension) are NaN. All functions refuse NaN and infinity in a row
+that counts. Under `jax.jit` values cannot be checked, and such an entry makes the
+affected part of the result NaN. Integer and boolean results cannot be NaN: see `l0`,
+`active_dimensions` and `num_zero_rows`.
 
-Source of all definitions not cited at their place: Wang et al. 2024 (arXiv:2403.12459),
-Section 5, with the thresholds of the released code.
+Definitions without a source are those of Wang et al. 2024 (arXiv:2403.12459), Section
+5, with the thresholds of the released code.
 """
 
 import jax
@@ -26,12 +26,7 @@ Array = jax.typing.ArrayLike
 def sparsity(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:
-  """Share of entries that are zero: mean over samples of `share(|f| < threshold)`.
-
-  Args:
-    f: [N, D] features.
-    threshold: entries below it in absolute value count as zero.
-    where: [N] rows to count; None = all.
+  """Fraction of zeros: the mean over samples of `share(|f| < threshold)`.
 
   Returns:
     [] in 0..1.
@@ -75,15 +70,10 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
 def active_dimensions(
   f: Array, threshold: float = 1e-5, *, where: Array | None = None
 ) -> jax.Array:
-  """Tells which dimensions are ever active: `any_n |f_nd| > threshold`.
-
-  Args:
-    f: [N, D] features.
-    threshold: entries not above it in absolute value count as zero.
-    where: [N] rows to count; None = all.
+  """Whether each dimension is ever active: `any_n |f_nd| > threshold`.
 
   Returns:
-    [D] bool; NaN that `jax.jit` hides is not active, infinity is.
+    [D] bool. Under `jax.jit` a dimension with NaN is not active, with infinity it is.
 
   Raises:
     InputError: wrong shape.
@@ -97,14 +87,10 @@ def active_dimensions(
 
 @on_any_mesh()
 def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
-  """Counts the samples that a transform has emptied: every dimension exactly 0.
-
-  Args:
-    f: [N, D] features.
-    where: [N] rows to count; None = all.
+  """Number of all-zero rows: samples for which every dimension is exactly 0.
 
   Returns:
-    [] int32; under `jax.jit`, too, a row with NaN or infinity is not empty.
+    [] int32; a row with NaN or infinity is not counted, also under `jax.jit`.
 
   Raises:
     InputError: wrong shape.
@@ -119,10 +105,6 @@ def num_zero_rows(f: Array, *, where: Array | None = None) -> jax.Array:
 @on_any_mesh()
 def correlation(f: Array, *, where: Array | None = None) -> jax.Array:
   """Correlation of dimensions: `C = F~^T F~`, unit-norm columns, not centred.
-
-  Args:
-    f: [N, D] features.
-    where: [N] rows to count; None = all.
 
   Returns:
     [D, D]; rows and columns of all-zero dimensions are 0, the diagonal included.
@@ -142,12 +124,8 @@ def correlation(f: Array, *, where: Array | None = None) -> jax.Array:
 def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   """Mean correlation of active dimensions: mean of `|C - I|`, C = `correlation(f)`.
 
-  0 is orthogonal. As in the released code the mean runs over all entries, the zeros of
-  the diagonal included, and a dimension is live if any entry is not exactly 0.
-
-  Args:
-    f: [N, D] features.
-    where: [N] rows to count; None = all.
+  0 means orthogonal. As in the released code, the mean covers all entries, including
+  the zeros on the diagonal. A dimension is active if any entry is not exactly 0.
 
   Returns:
     [] in 0..1; NaN without an active dimension.
@@ -159,23 +137,19 @@ def orthogonality(f: Array, *, where: Array | None = None) -> jax.Array:
   0.0
   """
   f, _ = counted(f, where)
-  live = jnp.any(f != 0, axis=0)
-  error = jnp.abs(correlation(f) - jnp.diag(live.astype(f.dtype)))
+  active = jnp.any(f != 0, axis=0)
+  error = jnp.abs(correlation(f) - jnp.diag(active.astype(f.dtype)))
   with undefined_is_nan():
-    return jnp.sum(error) / jnp.sum(live, dtype=f.dtype) ** 2
+    return jnp.sum(error) / jnp.sum(active, dtype=f.dtype) ** 2
 
 
 @on_any_mesh()
 def spectral_entropy(f: Array, *, where: Array | None = None) -> jax.Array:
   """Entropy of the normalised singular values: `-sum p log p`, `p = s / sum s`.
 
-  The singular values are those of the triangular factor of `f`, whose side is
-  min(N, D). The eigenvalues of the Gram matrix would square the spectrum: in float32
-  their noise alone moves the entropy of collapsed features by several per cent.
-
-  Args:
-    f: [N, D] features.
-    where: [N] rows to count; None = all.
+  They are computed from the triangular factor of `f`, with min(N, D) rows and columns.
+  Eigenvalues of the Gram matrix would square the spectrum; in float32 their noise
+  alone changes the entropy of collapsed features by several per cent.
 
   Returns:
     [] in nats, 0..log(min(N, D)); NaN if all features are 0.
@@ -198,10 +172,6 @@ def spectral_entropy(f: Array, *, where: Array | None = None) -> jax.Array:
 @on_any_mesh()
 def effective_rank(f: Array, *, where: Array | None = None) -> jax.Array:
   """Number of directions in use: the exponential of `spectral_entropy`.
-
-  Args:
-    f: [N, D] features.
-    where: [N] rows to count; None = all.
 
   Returns:
     [] in 1..min(N, D); NaN if all features are 0.
@@ -248,15 +218,9 @@ def view_agreement(
 ) -> jax.Array:
   """Whether two views of an image activate the same dimensions; needs no labels.
 
-  Of each dimension, the images that activate it in both views as a share of those that
-  do in at least one: `|A and B| / |A or B|`, the Jaccard index. Features that are never
-  0 have 1 by construction: compare with shuffled rows of one view.
-
-  Args:
-    f_a: [N, D] features of one view.
-    f_b: [N, D] of another view of the same images.
-    threshold: entries not above it in absolute value count as zero.
-    where: [N] rows to count; None = all.
+  For each dimension, with A and B the images that activate it in the first and second
+  view: the Jaccard index `|A and B| / |A or B|`. Features that are never 0 score 1 by
+  construction, so compare with shuffled rows of one view.
 
   Returns:
     [D] in 0..1; NaN where neither view ever activates the dimension.

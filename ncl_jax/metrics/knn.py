@@ -1,4 +1,4 @@
-"""Weighted nearest-neighbour classification: a probe without training."""
+"""Weighted nearest-neighbour classification: a probe that needs no training."""
 
 from collections.abc import Sequence
 
@@ -36,14 +36,14 @@ def knn_predict(
     f: [N, D] queries.
     num_classes: number of classes.
     k: number of neighbours, at most M.
-    temperature: above 0; of "cosine" alone.
+    temperature: above 0; used only for "cosine".
     distance: "cosine" or "euclidean".
-    block_size: side of the tiles of queries by bank rows held at a time.
+    block_size: queries and bank rows of a tile that is held in memory.
 
   Returns:
-    [N] int32 labels, the smallest of equals; -1 if no bank row is labelled. Under
-    `jax.jit`, where values cannot be seen, also -1 for a query that holds NaN or
-    infinity, and for all queries if a labelled bank row does.
+    [N] int32 labels, the smallest of tied ones; -1 if no bank row is labelled. Under
+    `jax.jit`, where values cannot be checked, also -1 for a query with NaN or infinity,
+    and for all queries if a labelled bank row has one.
 
   Raises:
     InputError: wrong shape, number, or distance, or NaN or infinity in a query or a
@@ -78,24 +78,17 @@ def knn_scores(
 ) -> jax.Array:
   """Votes of the k nearest training rows for each class.
 
-  `score_c = sum over the k nearest with label c of w`, with `w = exp(cosine /
-  temperature)` or `w = 1 / (euclidean distance + 1e-5)`. Where rows at equal distance
-  compete for the last places (one-hot or all-zero features do), each votes with the
-  same fraction of them: the mean over all orders, so the order of the bank changes
-  nothing.
+  `score_c` is the sum of w over the k nearest rows with label c, with `w = exp(cosine /
+  temperature)` or `w = 1 / (euclidean distance + 1e-5)`. If rows at equal distance
+  compete for the last places (as with one-hot or all-zero features), each votes with
+  the same fraction. This is the mean over all orders, so the order of the bank does not
+  matter.
 
-  Euclidean distances come from a matrix product: below 1e-3 of the rows' length they
-  are rounding in float32.
+  Euclidean distances come from a matrix product. In float32, distances below 1e-3 of
+  the rows' length are rounding errors.
 
-  Args:
-    train_f: as in `knn_predict`.
-    train_labels: as in `knn_predict`.
-    f: as in `knn_predict`.
-    num_classes: as in `knn_predict`.
-    k: as in `knn_predict`.
-    temperature: as in `knn_predict`; below 0.0113, `exp` overflows float32.
-    distance: as in `knn_predict`.
-    block_size: as in `knn_predict`.
+  The arguments are those of `knn_predict`. At temperatures below 0.0113, `exp`
+  overflows float32.
 
   Returns:
     [N, K] scores, at least 0, not normalised; NaN where `knn_predict` gives -1 for NaN
@@ -132,15 +125,11 @@ def knn_predict_grid(
 ) -> jax.Array:
   """`knn_predict` for every k and temperature, with a single search.
 
+  The other arguments are those of `knn_predict`.
+
   Args:
-    train_f: as in `knn_predict`.
-    train_labels: as in `knn_predict`.
-    f: as in `knn_predict`.
-    num_classes: as in `knn_predict`.
     ks: numbers of neighbours, each at most M.
-    temperatures: each above 0; of "cosine" alone.
-    distance: as in `knn_predict`.
-    block_size: as in `knn_predict`.
+    temperatures: each above 0; used only for "cosine".
 
   Returns:
     [len(ks), len(temperatures), N] int32 labels.
@@ -198,7 +187,7 @@ def _check_finite(train_f, train_labels, f):
 
 
 def _finite_rows(train_f, train_labels, f):
-  """[N] queries that can be answered: no NaN in them, nor in a bank row searched."""
+  """[N] whether the query and all searched bank rows are finite."""
   bank = jnp.all(jnp.isfinite(train_f), axis=1) | (train_labels < 0)
   return jnp.all(jnp.isfinite(f), axis=1) & jnp.all(bank)
 
@@ -215,7 +204,7 @@ def _votes(
   block_size,
   relative=False,
 ):
-  """[N, K] votes; `relative` = as multiples of the nearest neighbour's, for cosine."""
+  """[N, K] votes; `relative`: divided by the nearest neighbour's, for cosine."""
 
   def vote(best):
     return _count(best, k, temperature, distance, relative)
@@ -227,7 +216,7 @@ def _votes(
 def _predictions(
   train_f, train_labels, f, num_classes, ks, temperatures, distance, block_size
 ):
-  """[len(ks), len(temperatures), N] labels, the votes counted block after block."""
+  """[len(ks), len(temperatures), N] labels; votes are counted block by block."""
 
   def vote(best):
     def at(setting):
@@ -249,7 +238,7 @@ def _predictions(
 
 
 def _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size):
-  """`vote(best)` of every block of queries, joined; `best` as in `_merge`."""
+  """`vote(best)` for every block of queries, concatenated; `best` as in `_merge`."""
   n, m = f.shape[0], train_f.shape[0]
   double = jnp.float64 in (train_f.dtype, f.dtype)
   dtype = jnp.float64 if double else jnp.float32
@@ -291,10 +280,10 @@ def _nearness(query, part, distance):
 
 
 def _merge(best, near, labels):
-  """Updates the k best with one tile.
+  """Updates the k nearest with one tile.
 
   `best` holds values and labels of the k nearest so far, and for each class the number
-  of rows as near as the k-th that found no place.
+  of rows that tie with the k-th but got no place.
   """
   top, top_labels, crowded = best
   k, num_classes = top.shape[1], crowded.shape[1]
@@ -313,7 +302,7 @@ def _merge(best, near, labels):
     now = _classes(new_labels, (new == cut).astype(near.dtype), num_classes)
     return in_tile + was - now
 
-  # Ties at the last place are rare in dense features: only then count their classes.
+  # Ties at the last place are rare in dense features; count classes only if there are.
   excess = jnp.sum(values == cut, axis=1) > jnp.sum(new == cut, axis=1)
   any_excess = jnp.any(excess & (cut[:, 0] > -jnp.inf))
   more = jax.lax.cond(any_excess, left_out, lambda: jnp.zeros_like(crowded))
@@ -321,7 +310,7 @@ def _merge(best, near, labels):
 
 
 def _count(best, k, temperature, distance, relative):
-  """[B, K] votes of the k nearest; those tied at the last place share their places."""
+  """[B, K] votes of the k nearest; rows tied for the last places share them."""
   top, labels, crowded = best
   inside = jnp.arange(top.shape[1])[None] < k  # `best` may hold more than k
   found = top > -jnp.inf
@@ -342,10 +331,10 @@ def _count(best, k, temperature, distance, relative):
 
 
 def _classes(labels, weight, num_classes):
-  """[B, K] sum of the weights [B, k] of each class in a row."""
+  """[B, K] sum of the weights [B, k] by class."""
   classes = jnp.arange(num_classes)[None]
 
-  # One neighbour after the other: [B, k, K] would be gigabytes for many classes.
+  # One neighbour at a time: [B, k, K] would take gigabytes for many classes.
   def add(votes, neighbour):
     label, w = neighbour
     return votes + jnp.where(label[:, None] == classes, w[:, None], 0), None

@@ -1,4 +1,4 @@
-"""How well two towers find each other: recall of pairs, classes by their names."""
+"""Metrics of two towers: recall of pairs, and zero-shot accuracy."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,18 @@ _BLOCK = 1024  # queries at a time
 def pair_recall(
   queries: ArrayLike, gallery: ArrayLike, groups: ArrayLike, ks: Sequence[int]
 ) -> dict[int, float]:
-  """Share of queries that find their partner among the k most similar.
+  """Share of queries that find a partner among the k most similar rows.
 
-  Rows of the same group are partners of each other, such as images of one caption; one
-  of them is enough. Equal similarities have no order, and sparse features have many:
-  the figure is the mean over all orders, so a query of zeros is exactly at chance.
-  (Equal rows that are not zero may differ by a rounding, and then have an order.)
+  Rows of the same group are partners of each other, for example images with the same
+  caption; finding one of them is enough. Sparse features have many tied similarities.
+  The result is the mean over all orders of tied rows, so an all-zero query is exactly
+  at chance. (Equal non-zero rows may differ by rounding, which breaks the tie.)
 
   Args:
-    queries: [N, D] features, scaled to unit length already if cosines are meant.
-    gallery: [N, D] those of the other tower, pair by pair.
-    groups: [N] integers of any width, only equality matters; -1 is a group of its own.
+    queries: [N, D] features; scale them to unit length for cosine similarity.
+    gallery: [N, D] features of the other tower, in the same order.
+    groups: [N] integers of any width; only equality matters, and each -1 is a group of
+      its own.
     ks: numbers of neighbours, each at least 1; more than N counts as N.
 
   Returns:
@@ -59,7 +60,7 @@ def pair_recall(
     wrong = ((s == best) & ~right).sum(1)
     tied = wrong + ((s == best) & right).sum(1)
     for k in ks:
-      # None of the places that are left goes to a partner.
+      # The probability that no remaining place goes to a partner.
       missed = np.where(above >= k, 1.0, 0.0)
       inside = above < k
       chance = np.ones(len(s))
@@ -72,14 +73,14 @@ def pair_recall(
 
 
 def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
-  """Accuracy of the class whose name's features are most similar to an image's.
+  """Zero-shot accuracy: predicts the class whose name has the most similar features.
 
-  Where several classes are equally similar, each is as likely to be the answer.
+  Tied classes are equally likely predictions.
 
   Args:
     f: [N, D] features of images, of unit length.
     classes: [K, D] features of the names of the classes.
-    labels: [N] integers of any width in -1..K-1; -1 is left out.
+    labels: [N] integers of any width in -1..K-1; rows with -1 are ignored.
 
   Returns:
     In 0..1; NaN if no image has a label.
@@ -107,7 +108,7 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
 
 
 def _wide(name: str, x: ArrayLike) -> np.ndarray:
-  """In float32, or float64 from wider numbers: uint8 products wrap, float16's round."""
+  """As float32, or float64 for wider types, so that products neither wrap nor round."""
   checks.real(name, x)
   seen = np.asarray(x)
   exact = np.can_cast(seen.dtype, np.float32) or seen.dtype.itemsize <= 2

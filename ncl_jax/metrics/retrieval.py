@@ -1,4 +1,4 @@
-"""Retrieval: how many of a query's nearest neighbours share its class."""
+"""Retrieval: the share of a query's nearest neighbours that have its class."""
 
 from typing import Any
 
@@ -30,10 +30,9 @@ def retrieval(
   rel_i = 1 if the i-th neighbour has the query's class and R = number of rows of that
   class in the gallery. (The released code calls its mean P@10 "mAP".)
 
-  Equal similarities have no order, and sparse features have many: both figures are
-  exact means over all orders of the tied rows. So a query that is all zero, at
-  similarity 0 with everything, scores the share of its class in the gallery, and the
-  order of the rows changes nothing.
+  Sparse features have many tied similarities. Both values are exact means over all
+  orders of the tied rows, so the order of the rows does not matter. An all-zero query
+  has similarity 0 with every row and scores the share of its class in the gallery.
 
   Args:
     f: [N, D] queries; rows are normalised here.
@@ -45,7 +44,7 @@ def retrieval(
     gallery_labels: [M] int; rows with -1 are not searched.
     where: [N] queries to count; others score NaN and, without a gallery, are not
       searched. None = all.
-    block_size: queries at a time; None = as fit in 32 MiB of similarities.
+    block_size: queries at a time; None = as many as fit 32 MiB of similarities.
 
   Returns:
     `(precision_at_k [N], average_precision_at_k [N])`, in 0..1. The second is NaN
@@ -134,7 +133,7 @@ def _expected(top, hit, tied, tied_hits, relevant):
   """Precision and average precision, averaged over the orders of tied neighbours.
 
   Args:
-    top: [B, k] similarities, falling.
+    top: [B, k] similarities, in descending order.
     hit: [B, k] whether the neighbour is relevant.
     tied: [B, 1] number of candidates as similar as the last of `top`.
     tied_hits: [B, 1] how many of them are relevant.
@@ -152,12 +151,12 @@ def _expected(top, hit, tied, tied_hits, relevant):
   end = jax.lax.cummin(end, axis=1, reverse=True)
   hits = jnp.pad(jnp.cumsum(hit, axis=1), ((0, 0), (1, 0)))
   before = jnp.take_along_axis(hits, begin, axis=1)
-  # Size and hits of the group of equals that each place belongs to.
+  # Size and hits of each place's group of tied rows.
   last = top == top[:, -1:]
   size = jnp.where(last, tied, end - begin)
   inside = jnp.where(last, tied_hits, jnp.take_along_axis(hits, end, axis=1) - before)
   share = jnp.where(top > -jnp.inf, inside / size, 0).astype(top.dtype)
-  # Given a hit in this place, its group holds that many hits in the places before.
+  # Expected hits of the group in earlier places, given a hit in this place.
   earlier = (place - begin) * (inside - 1) / jnp.maximum(size - 1, 1)
   places = before.astype(earlier.dtype) + earlier + 1
   gain = share * (places / (place + 1).astype(places.dtype)).astype(share.dtype)

@@ -1,4 +1,4 @@
-"""Rows of a feature matrix: which count, their largest entries, walks in blocks."""
+"""Rows of a feature matrix: masks, largest entries, and loops over blocks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +19,10 @@ def counted(
   Args:
     f: [N, D] features.
     where: [N] rows to count; None = all.
-    name: what messages call the features.
+    name: of the features in messages.
 
   Returns:
-    `(f [N, D], where [N])`: in at least float32; as bool.
+    `(f [N, D], where [N])`: at least float32; bool.
 
   Raises:
     InputError: wrong shape, or NaN or infinity in a row that counts.
@@ -35,7 +35,7 @@ def counted(
   if where is None:
     return f, jnp.ones(f.shape[0], bool)
   where = jnp.asarray(where, bool)
-  # A selection, not a product: padding may hold NaN.
+  # A `where`, not a product, because padding may hold NaN.
   return jnp.where(where[:, None], f, 0), where
 
 
@@ -46,17 +46,17 @@ def labelled(
   where: jax.typing.ArrayLike | None = None,
   prefix: str = "",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """As `counted`, with labelled rows alone, and the labels as one-hot vectors.
+  """Like `counted` for labelled rows only, with the labels as one-hot vectors.
 
   Args:
     f: [N, D] features.
     labels: [N] integers in -1..num_classes-1; rows with -1 do not count.
     num_classes: K.
     where: [N] rows to count; None = all.
-    prefix: what messages put before "f" and "labels".
+    prefix: put before "f" and "labels" in messages.
 
   Returns:
-    `(f [N, D], where [N], onehot [N, K])`; rows with -1 have no one.
+    `(f [N, D], where [N], onehot [N, K])`; onehot is 0 in rows with -1.
 
   Raises:
     InputError: wrong shape, labels or number of classes, or NaN or infinity in a row
@@ -74,49 +74,33 @@ def labelled(
 
 
 def nan_unless(good: jax.Array, result: jax.Array) -> jax.Array:
-  """The result where it is good, NaN elsewhere, in the debugger's eyes by definition.
+  """The result where `good`, else NaN; `JAX_DEBUG_NANS` allows these.
 
-  Comparisons and ranks take NaN and infinity for ordinary numbers. `checks.finite`
-  refuses them where values can be seen; in a traced computation this marks the result.
-
-  Args:
-    good: bool, which broadcasts to `result`.
-    result: of a floating type.
+  Comparisons and ranks treat NaN and infinity as ordinary numbers. `checks.finite`
+  refuses them where values can be checked; in a traced computation this marks the
+  result.
   """
   with undefined_is_nan():
     return jnp.where(good, result, jnp.nan)
 
 
 def largest(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-  """The k largest of each row, and where: `jax.lax.top_k`, protected from XLA.
+  """The k largest entries of each row and their indices, in descending order.
 
-  XLA rewrites a slice of its result, such as the k-th value, as a slice of the whole
-  row sorted: twenty times slower on CPU.
-
-  Args:
-    x: [B, M].
-    k: how many.
-
-  Returns:
-    `(values [B, k], indices [B, k])`, values falling.
+  This is `jax.lax.top_k` behind a barrier. Otherwise XLA rewrites a slice of its
+  result, such as the k-th value, as a slice of the sorted row: twenty times slower on
+  CPU.
 
   >>> largest(jnp.array([[3.0, 1.0, 2.0]]), 2)[1].tolist()
   [[0, 2]]
   """
   values, indices = jax.lax.top_k(x, k)
-  # One barrier for both ends the process in XLA if the rows are split over devices.
+  # One barrier for both crashes XLA if the rows are split over devices.
   return jax.lax.optimization_barrier(values), jax.lax.optimization_barrier(indices)
 
 
 def starts(n: int, size: int) -> np.ndarray:
-  """First rows of blocks of equal size that cover `n` rows; the last may overlap.
-
-  Args:
-    n: number of rows.
-    size: rows in a block, at most `n`.
-
-  Returns:
-    [ceil(n / size)] int32.
+  """First rows of blocks of `size` <= `n` rows that cover `n`; the last may overlap.
 
   >>> starts(10, 4).tolist()
   [0, 4, 6]
@@ -125,21 +109,19 @@ def starts(n: int, size: int) -> np.ndarray:
 
 
 def map_rows(function: Callable[[jax.Array], Any], n: int, size: int) -> Any:
-  """Runs `function` block after block and joins the results.
+  """Runs `function` block by block and concatenates the results to [n, ..].
 
   Args:
-    function: first row of a block -> tree of arrays [size, ..], one entry a row.
+    function: takes the first row of a block and returns a tree of arrays [size, ..],
+      one entry per row.
     n: number of rows.
     size: rows in a block, at most `n`.
-
-  Returns:
-    Tree of arrays [n, ..].
 
   >>> map_rows(lambda start: start + jnp.arange(4), 10, 4).tolist()
   [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
   """
   first = starts(n, size)
-  fresh = n - size * (len(first) - 1)  # rows of the last block not seen before
+  fresh = n - size * (len(first) - 1)  # rows that only the last block has
 
   def join(x):
     full = x[:-1].reshape(n - fresh, *x.shape[2:])

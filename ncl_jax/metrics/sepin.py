@@ -1,4 +1,4 @@
-"""SEPIN: the information about an image that one dimension alone carries."""
+"""SEPIN: the information about an image that only one dimension carries."""
 
 import jax
 import jax.numpy as jnp
@@ -20,26 +20,26 @@ def sepin(
   renormalize: bool = True,
   where: Array | None = None,
 ) -> jax.Array:
-  """Information in each dimension that no other one has, by the InfoNCE bound.
+  """Information in each dimension that no other dimension has, by the InfoNCE bound.
 
   `SEPIN_i = I(x; f_i | f_others) = I(x; f) - I(x; f_others)`, estimated as
-  `L(f without i) - L(f)`, where L is the InfoNCE loss of a row against its own other
-  view and the N - 1 other images in that view, `-log(exp(s_nn / T) / sum_m exp(s_nm /
-  T))` with the cosine s, mean over rows and both directions. In nats, and at most
-  log N in all: N and T belong beside the number. Noise is not quite at 0: with one
-  dimension fewer the cosines spread more, which costs of the order of 1 / (2 T^2 D^2);
-  compare with noise of the same shape.
+  `L(f without i) - L(f)` in nats. L is the InfoNCE loss of a row against its other view
+  and the N - 1 other images in that view, `-log(exp(s_nn / T) / sum_m exp(s_nm / T))`
+  with the cosine s, averaged over rows and both directions. The information is at most
+  log N, so report N and T with the value. Noise does not score exactly 0: with one
+  dimension fewer the cosines spread more, which costs about 1 / (2 T^2 D^2). Compare
+  with noise of the same shape.
 
-  All D leave-one-out losses take O(D N^2): `s_nm - a_ni b_mi` over the lengths of what
-  is left of the rows. A row of which one entry holds more than half of the square
-  length is computed anew without it, as that difference would be rounding.
+  All D leave-one-out losses take O(D N^2): `s_nm - a_ni b_mi`, divided by the remaining
+  lengths of the rows. If one entry holds more than half of a row's squared length, this
+  difference would be rounding error, and the row is recomputed without the entry.
 
   Args:
     f_a: [N, D] features of one view after the transform; rows are normalised here.
     f_b: [N, D] the same images' other view.
     temperature: T, above 0.
-    renormalize: give rows unit length again after the removal; False keeps the length
-      that they have in the whole.
+    renormalize: scale rows to unit length again after the removal; False keeps their
+      length from before.
     where: [N] images to count, as rows and as candidates; None = all.
 
   Returns:
@@ -75,17 +75,17 @@ def sepin_at(
 ) -> jax.Array:
   """SEPIN@k: mean of the k largest scores.
 
-  The largest of many noisy scores are large by luck, too: rank the dimensions by their
-  scores on other images to be rid of that.
+  The largest of many noisy scores are partly large by chance. Ranking the dimensions by
+  their scores on other images removes this bias.
 
   Args:
     scores: [D] from `sepin`.
-    k: how many dimensions; None = all.
-    ranked_by: [D] scores that choose the dimensions, of equals the first; None = the
-      same.
+    k: number of dimensions; None = all.
+    ranked_by: [D] scores that rank the dimensions (the first of tied ones wins); None =
+      `scores`.
 
   Returns:
-    [] mean of the chosen; NaN if one of `ranked_by` is NaN, which has no rank.
+    [] mean of the k scores; NaN if `ranked_by` contains NaN.
 
   Raises:
     InputError: k is not in 1..D, or different shapes.
@@ -140,14 +140,14 @@ def _sepin(a, b, valid, temperature, renormalize):
       left = jnp.where(anew_x & anew_y, both, left) / (length_x * length_y)
     change = jnp.where(valid, losses(left) - whole, 0)
     used = jnp.any(x != 0) | jnp.any(y != 0)
-    # Not by rounding, but by definition.
+    # Exactly 0 for an unused dimension, not just up to rounding.
     return jnp.where(used, jnp.sum(change) / jnp.sum(valid, dtype=change.dtype), 0)
 
   return jax.lax.map(without, jnp.arange(a.shape[1]))
 
 
 def _without_largest(x):
-  """Where a row's entry holds over half of its square length, -1 if none; the rest."""
+  """Index of the entry with over half of a row's squared length (or -1); the rest."""
   index = jnp.argmax(jnp.abs(x), axis=1)
   at = index[:, None] == jnp.arange(x.shape[1])[None]
   peaked = jnp.max(jnp.abs(x), axis=1) ** 2 > 0.5

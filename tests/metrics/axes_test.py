@@ -298,7 +298,7 @@ def test_purity_at_equals_purity_and_the_loop():
       np.testing.assert_allclose(found[d, m - 1], most / m, rtol=1e-6)
 
 
-def test_consistency_at_same_activity_equals_the_loop():
+def test_consistency_at_matched_rates_equals_the_loop():
   f, labels = draw(n=200)
   labels = np.abs(labels)
   other = np.random.default_rng(9).normal(size=(200, 5)).astype(np.float32)
@@ -310,7 +310,7 @@ def test_consistency_at_same_activity_equals_the_loop():
     own.append(np.bincount(labels[on]).max() / on.sum())
     tops = [np.argsort(-x)[: on.sum()] for x in other.T]
     cut.append(np.mean([np.bincount(labels[top]).max() / on.sum() for top in tops]))
-  found = metrics.consistency_at_same_activity(f, other, labels, 4)
+  found = metrics.consistency_at_matched_rates(f, other, labels, 4)
   np.testing.assert_allclose(found, [np.mean(own), np.mean(cut)], rtol=1e-6)
 
 
