@@ -3,8 +3,8 @@
   python -m launch.export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
   python -m launch.export --workdir=runs/cifar10-ncl --features=test.npz --split=test
 
-The feature file holds h, z, f (float32), labels and ids, for numpy.load. A file that is
-there already is never replaced.
+The feature file holds h, z, f (float32), labels, ids, class_names and, of image files,
+their names, for numpy.load. A file that is there already is never replaced.
 """
 
 from absl import flags

@@ -1,5 +1,6 @@
 """Data sets by name: `load("digits")`, and what can be asked of the result."""
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
 
@@ -118,9 +119,10 @@ def load(
     shown = [f"{k} {name}" for k, name in enumerate(source.class_names[:10])]
     more = ", ..." if source.num_classes > 10 else ""
     logging.info("%s: classes by number: %s%s", source.name, ", ".join(shown), more)
-  for warning in suspicious.found(source):
+  odd = suspicious.found(source)
+  for warning in odd:
     logging.warning("%s: %s", source.name, warning)
-  return source
+  return dataclasses.replace(source, notes=(*source.notes, *odd))
 
 
 def check(spec: str) -> None:

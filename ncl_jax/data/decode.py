@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -219,11 +220,19 @@ def file_side(paths: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Files:
-  """Image files, decoded by several threads when asked for."""
+  """Image files, decoded by several threads when asked for.
+
+  Attributes:
+    paths: of the N files.
+    size: side of the decoded images in pixels.
+    white: see `read`.
+    root: the folder that all of them are in.
+  """
 
   paths: Sequence[str]
   size: int
   white: int = 65535
+  root: str = ""
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -235,6 +244,21 @@ class Files:
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     return in_threads(self._read, rows, self.shape[1:])
+
+  def take(self, rows: np.ndarray) -> "Files":
+    """Some of the files."""
+    return dataclasses.replace(self, paths=[self.paths[int(row)] for row in rows])
+
+  def resized(self, size: int) -> "Files":
+    """The same files, decoded to another size."""
+    return dataclasses.replace(self, size=size)
+
+  def names(self) -> list[str]:
+    """The places of the files below `root`, as text of any system."""
+    # Faster than `os.path.relpath`, of which a million take ten seconds.
+    above = len(os.path.join(self.root, ""))
+    names = (path[above:].replace(os.sep, "/") for path in self.paths)
+    return [os.fsencode(name).decode(errors="replace") for name in names]
 
   def _read(self, row: int) -> np.ndarray:
     path = self.paths[row]

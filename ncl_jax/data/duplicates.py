@@ -35,12 +35,15 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
   return groups
 
 
-def describe(groups: Iterable[Sequence[str]], test: Iterable[str]) -> str:
+def describe(
+  groups: Iterable[Sequence[str]], test: Iterable[str], root: str | os.PathLike
+) -> str:
   """One sentence about copies, or an empty text where there are none.
 
   Args:
     groups: from `copies`.
     test: the test files.
+    root: the folder from which the files are named.
   """
   groups, tests = list(groups), set(test)
   if not groups:
@@ -51,7 +54,8 @@ def describe(groups: Iterable[Sequence[str]], test: Iterable[str]) -> str:
     for group in groups
     if any(path not in tests for path in group)
   )
-  text = f"{extra} files are copies of others, such as {groups[0][1]} of {groups[0][0]}"
+  first, second = (os.path.relpath(path, root) for path in groups[0][:2])
+  text = f"{extra} files are copies of others, such as {second} of {first}"
   if leaks:
     text += f"; {leaks} test images are training images too, which flatters accuracy"
   return text

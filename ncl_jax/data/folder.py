@@ -1,5 +1,6 @@
 """Source `folder:PATH`: image files, in one folder a class or without classes."""
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -32,6 +33,29 @@ NO_CLASS = ""
 Listing = dict[str, list[str]]
 
 
+@dataclasses.dataclass(frozen=True)
+class _LeftOut:
+  """What is not used, or odd, in a folder; told in the log and kept for the report.
+
+  Attributes:
+    path: the folder.
+    endings: of the files that are no images, counted.
+    notes: what was told, without the folder's place.
+  """
+
+  path: pathlib.Path
+  endings: Counter[str] = dataclasses.field(default_factory=Counter)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+  def tell(self, note: str) -> None:
+    logging.warning("folder:%s: %s", self.path, note)
+    self.notes.append(note)
+
+  def name(self, path: str | pathlib.Path) -> str:
+    """A path as seen from the folder."""
+    return os.path.relpath(path, self.path)
+
+
 def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") -> Source:
   """Lists a folder of images, which are decoded when asked for.
 
@@ -42,7 +66,8 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   together, so that labels agree, in the order of people: 1, 2, 10. Images may lie
   deeper below a class folder; links are followed, but no folder is searched twice for
   a class. Hidden files and folders, and folders with a run's config.json below, are
-  left out. Files that are copies of others are used, and reported.
+  left out. Files that are copies of others are used, and reported; where a fifth is
+  held out, all copies of a file are in the same split.
 
   Args:
     path: the folder.
@@ -64,20 +89,24 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"
-  others: Counter[str] = Counter()
-  train, test = _listings(path, others)
-  if others:
+  left_out = _LeftOut(path)
+  train, test = _listings(path, left_out)
+  if others := left_out.endings:
     kinds = ", ".join(f"{count} {end}" for end, count in others.most_common(8))
-    logging.warning(
-      "%s: files of no kind of image known here left out: %s%s",
-      *(name, kinds, _heic(others)),
+    left_out.tell(
+      f"files of no kind of image known here left out: {kinds}{_heic(others)}"
     )
   if on_bad_image == "skip":
     bad = decode.unreadable(_join([*train.values(), *test.values()]))
     train, test = _without(train, bad), _without(test, bad)
     if bad:
       lines = "\n".join(f"  {file}: {reason}" for file, reason in bad.items())
-      logging.warning("%s: %d unreadable images left out:\n%s", name, len(bad), lines)
+      logging.warning("%s: unreadable images left out:\n%s", name, lines)
+      first, reason = next(iter(bad.items()))
+      left_out.tell(
+        f"{len(bad)} unreadable images left out, such as {left_out.name(first)} "
+        f"({reason})"
+      )
   if not train:
     raise InputError(
       f"no images in {path}; looked for {', '.join(COMMON)} and the other endings that"
@@ -91,17 +120,28 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if not image_size:
     logging.info("%s: image size %d, the median shorter side", name, size)
   white = decode.white(_join(train.values()), name)
-  splits = {"train": _split(train, classes, size, white)}
+  parts = {"train": _files(train, classes, size, white, path)}
   if test:
-    splits["test"] = _split(test, classes, size, white)
-  else:
-    splits = divide(splits["train"], name, _names(splits["train"], path))
-  same = duplicates.copies(_join([*train.values(), *test.values()]))
+    parts["test"] = _files(test, classes, size, white, path)
+  same = duplicates.copies(_join(list(files.paths) for files, _ in parts.values()))
+  splits = {
+    part: Split(files, labels, files=files) for part, (files, labels) in parts.items()
+  }
+  if not test:
+    splits = _divided(splits["train"], name, same)
+  used = {part: split.files for part, split in splits.items() if split.files}
   if same:
-    logging.warning("%s: %s", name, duplicates.describe(same, _files(splits["test"])))
-  _report_classes(name, classes, splits)
-  names = hashlib.sha256("\n".join(_names(splits["train"], path)).encode()).hexdigest()
-  return Source(name, splits, classes, divided=not test, names=names)
+    left_out.tell(duplicates.describe(same, used["test"].paths, path))
+  _report_classes(left_out, classes, splits)
+  names = hashlib.sha256("\n".join(used["train"].names()).encode()).hexdigest()
+  return Source(
+    name,
+    splits,
+    classes,
+    divided=not test,
+    names=names,
+    notes=tuple(left_out.notes),
+  )
 
 
 def _heic(others: Counter[str]) -> str:
@@ -110,7 +150,7 @@ def _heic(others: Counter[str]) -> str:
   return f"; each of the {count} HEIC files is {decode.HEIC}" if count else ""
 
 
-def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listing]:
+def _listings(path: pathlib.Path, left_out: _LeftOut) -> tuple[Listing, Listing]:
   """Train and test files by class; test is empty where no folder matches train."""
   folders: dict[str, pathlib.Path] = {}
   for folder in _folders(path):
@@ -126,11 +166,11 @@ def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listin
         f"{path} has the folders {', '.join(sorted(folders))} but none of"
         f" {', '.join(TRAIN_NAMES)}"
       )
-    return _listing(path, others), {}
-  train = _listing(train_folder, others)
+    return _listing(path, left_out), {}
+  train = _listing(train_folder, left_out)
   for name in TEST_NAMES:
     if name in folders:
-      test = _listing(folders[name], others)
+      test = _listing(folders[name], left_out)
       # Challenges publish their test images without classes: of no use for labels.
       if test and (NO_CLASS in test) == (NO_CLASS in train):
         logging.info("%s: test images from %s", path, folders[name])
@@ -138,28 +178,23 @@ def _listings(path: pathlib.Path, others: Counter[str]) -> tuple[Listing, Listin
   return train, {}
 
 
-def _listing(path: pathlib.Path, others: Counter[str]) -> Listing:
-  """Image files by class folder or, if there are no such folders, all as one list.
-
-  Args:
-    path: the folder.
-    others: counts the endings of files that are left out.
-  """
+def _listing(path: pathlib.Path, left_out: _LeftOut) -> Listing:
+  """Image files by class folder or, if there are no such folders, all as one list."""
   listing: Listing = {}
   for folder in _folders(path):
-    found = _images_below(folder, others)
+    found = _images_below(folder, left_out)
     if found:
       listing.setdefault(class_names.same_form(folder.name), []).extend(found)
     elif found is not None:
-      logging.warning("no images to use in %s: left out", folder)
+      left_out.tell(f"no images to use in {left_out.name(folder)}: left out")
   # A link to nowhere counts: it is met as a file that cannot be read.
   with os.scandir(path) as entries:
     names = [entry.name for entry in entries if not entry.is_dir()]
-  loose = [os.path.join(path, name) for name in _images(names, others)]
+  loose = [os.path.join(path, name) for name in _images(names, left_out.endings)]
   if not listing:
     return {NO_CLASS: loose} if loose else {}
   if loose:
-    logging.warning("%s: %d images beside the class folders left out", path, len(loose))
+    left_out.tell(f"{len(loose)} images beside the class folders left out")
   return listing
 
 
@@ -183,25 +218,28 @@ def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
   return sorted(found)
 
 
-def _images_below(folder: pathlib.Path, others: Counter[str]) -> list[str] | None:
+def _images_below(folder: pathlib.Path, left_out: _LeftOut) -> list[str] | None:
   """None where a run is; a class that holds one is none."""
   found: list[str] = []
-  left_out: Counter[str] = Counter()
+  endings: Counter[str] = Counter()
   # A link to a folder above would be searched for ever.
   seen = {os.path.realpath(above) for above in folder.parents}
   for parent, folders, files in os.walk(folder, followlinks=True):
     if RUN_MARK in files:
-      logging.warning("%s: a run's directory, not a class", parent)
+      left_out.tell(f"{left_out.name(parent)} is a run's directory, not a class")
       return None
     real = os.path.realpath(parent)
     if real in seen:
-      logging.warning("%s leads to %s, which is searched already", parent, real)
+      left_out.tell(
+        f"{left_out.name(parent)} leads to {left_out.name(real)}, which is searched "
+        "already"
+      )
       folders.clear()
       continue
     seen.add(real)
     folders[:] = sorted(name for name in folders if not name.startswith("."))
-    found += [os.path.join(parent, name) for name in _images(files, left_out)]
-  others.update(left_out)
+    found += [os.path.join(parent, name) for name in _images(files, endings)]
+  left_out.endings.update(endings)
   return sorted(found)
 
 
@@ -210,53 +248,48 @@ def _without(listing: Listing, bad: dict[str, str]) -> Listing:
   return {name: files for name, files in kept.items() if files}
 
 
-def _split(listing: Listing, classes: tuple[str, ...], size: int, white: int) -> Split:
-  """The files in the order of the classes."""
+def _files(
+  listing: Listing, classes: tuple[str, ...], size: int, white: int, root: pathlib.Path
+) -> tuple[decode.Files, np.ndarray]:
+  """The files in the order of the classes, and their labels."""
   if NO_CLASS in listing:
-    files = listing[NO_CLASS]
-    return Split(
-      decode.Files(files, size, white), np.full(len(files), UNLABELLED, np.int32)
-    )
-  groups = [listing.get(name, []) for name in classes]
-  labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(g) for g in groups])
-  return Split(decode.Files(_join(groups), size, white), labels)
+    groups = [listing[NO_CLASS]]
+    labels = np.full(len(groups[0]), UNLABELLED, np.int32)
+  else:
+    groups = [listing.get(name, []) for name in classes]
+    sizes = [len(group) for group in groups]
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), sizes)
+  return decode.Files(_join(groups), size, white, os.fspath(root)), labels
 
 
-def _files(split: Split) -> list[str]:
-  """The paths of a split's images, also of a part of a folder's."""
-  images, rows = split.images, np.arange(len(split))
-  while not isinstance(images, decode.Files):
-    images, rows = images.images, images.rows[rows]  # type: ignore[attr-defined]
-  return [images.paths[int(row)] for row in rows]
-
-
-def _names(split: Split, path: pathlib.Path) -> list[str]:
-  """The places of a split's images below the folder, as text of any system."""
-  # Faster than `os.path.relpath`, of which a million take ten seconds.
-  above = len(os.path.join(path, ""))
-  names = (file[above:].replace(os.sep, "/") for file in _files(split))
-  return [os.fsencode(name).decode(errors="replace") for name in names]
+def _divided(whole: Split, name: str, same: list[list[str]]) -> dict[str, Split]:
+  """Holds a fifth out; copies stay together."""
+  assert whole.files is not None
+  row = {path: i for i, path in enumerate(whole.files.paths)} if same else {}
+  copies = [[row[path] for path in group] for group in same]
+  return divide(whole, name, whole.files.names(), copies)
 
 
 def _join(groups: Iterable[list[str]]) -> list[str]:
   return list(itertools.chain.from_iterable(groups))
 
 
-def _report_classes(name: str, classes: tuple[str, ...], splits: dict[str, Split]):
+def _report_classes(
+  left_out: _LeftOut, classes: tuple[str, ...], splits: dict[str, Split]
+):
   for split in splits:
     present = set(splits[split].labels.tolist())
     missing = [c for k, c in enumerate(classes) if k not in present]
     if missing:
-      logging.warning("%s: no %s images of %s", name, split, ", ".join(missing))
+      left_out.tell(f"no {split} images of {', '.join(missing)}")
   twins = defaultdict(list)
   for found in classes:
     twins[found.lower()].append(found)
   for alike in twins.values():
     if len(alike) > 1:
-      logging.warning(
-        "%s: the classes %s differ in capitals alone; where file names have no "
-        "capitals (macOS, Windows) they would be one",
-        *(name, " and ".join(alike)),
+      left_out.tell(
+        f"the classes {' and '.join(alike)} differ in capitals alone; where file names "
+        "have no capitals (macOS, Windows) they would be one"
       )
   if len(classes) == 1:
-    logging.warning("%s: one class only, %r; is PATH a level too high?", name, *classes)
+    left_out.tell(f"one class only, {classes[0]!r}; is PATH a level too high?")

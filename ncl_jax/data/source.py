@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable, Generator
 from typing import Protocol
 
 import numpy as np
 import tqdm
 
+from ncl_jax.data import decode
 from ncl_jax.data.prefetch import prefetch
 from ncl_jax.errors import InputError
 
@@ -48,6 +50,7 @@ class Split:
     partners: where a positive pair is two images: gives to the positions [n] and a
       random generator the other image of each, uint8 [n, H, W, C].
     captions: where a positive pair is an image and a text: the texts, str [N].
+    files: the N files that the images were read from, where they are files.
   """
 
   images: Images
@@ -55,9 +58,21 @@ class Split:
   levels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
   partners: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
   captions: np.ndarray | None = None
+  files: decode.Files | None = None
 
   def __len__(self) -> int:
     return len(self.images)
+
+  def pictures(self, side: int) -> Images:
+    """The images for a reader, read again from their files where that shows more.
+
+    Args:
+      side: pixels at most, unless the images have more themselves.
+    """
+    if self.files is None:
+      return self.images
+    size = min(side, decode.file_side(self.files.paths))
+    return self.files.resized(size) if size > self.files.size else self.images
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,6 +83,7 @@ class Source:
   `level_names`: names of the classes of further levels, where they have names.
   `texts`: the images are texts, see `data.texts`.
   `names`: a digest of the training images' names, in their order, where they have some.
+  `notes`: sentences that whoever reads a result of these data should know.
   """
 
   name: str
@@ -77,6 +93,7 @@ class Source:
   level_names: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
   texts: bool = False
   names: str = ""
+  notes: tuple[str, ...] = ()
 
   def __post_init__(self):
     for name in self.splits:
@@ -88,11 +105,13 @@ class Source:
           f"{self.name}: split {name!r} has {len(split)} images"
           f" but {len(split.labels)} labels"
         )
-      if split.captions is not None and len(split.captions) != len(split):
-        raise InputError(
-          f"{self.name}: split {name!r} has {len(split)} images"
-          f" but {len(split.captions)} captions"
-        )
+      for what in ("captions", "files"):
+        found = getattr(split, what)
+        if found is not None and len(found) != len(split):
+          raise InputError(
+            f"{self.name}: split {name!r} has {len(split)} images"
+            f" but {len(found)} {what}"
+          )
       for level, labels in split.levels.items():
         if len(labels) != len(split) or labels.min() < UNLABELLED:
           raise InputError(
@@ -110,6 +129,14 @@ class Source:
           f"{self.name}: labels from {low} to {high} in the split {name!r};"
           f" allowed: 0 to {self.num_classes - 1}, or -1 for unlabelled"
         )
+
+  @property
+  def title(self) -> str:
+    """The name for pages that are shared: a place is its last part, not its path."""
+    kind, colon, place = self.name.partition(":")
+    return (
+      f"{kind}{colon}{place}" if kind == "tfds" else os.path.basename(place) or kind
+    )
 
   @property
   def num_classes(self) -> int:

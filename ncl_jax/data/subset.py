@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from ncl_jax.data.decode import Files
 from ncl_jax.data.source import Images, Source, Split
 from ncl_jax.errors import InputError
 
@@ -50,13 +51,20 @@ def stratified(
   return np.sort(by_class[rank < quota[group[by_class]]])
 
 
-def divide(whole: Split, name: str, names: Sequence[str] = ()) -> dict[str, Split]:
+def divide(
+  whole: Split,
+  name: str,
+  names: Sequence[str] = (),
+  copies: Sequence[Sequence[int]] = (),
+) -> dict[str, Split]:
   """Divides a set that has no test images: a fixed 80 % train, 20 % test by class.
 
   Args:
     whole: at least two images.
     name: of the set, for messages.
     names: of the images, where they have some, see `stratified`.
+    copies: groups of rows that hold the same image. All go where the first of them is
+      drawn, unless a class would lose its last training or test image.
 
   Returns:
     The splits "train" and "test", rows in the order of the whole.
@@ -66,8 +74,31 @@ def divide(whole: Split, name: str, names: Sequence[str] = ()) -> dict[str, Spli
     raise InputError(f"{name}: {count} image; at least 2 make a train and a test")
   logging.info("%s: no test images; a fixed stratified fifth is held out", name)
   test = stratified(whole.labels, max(1, round(0.2 * count)), names=names)
+  test = _together(test, whole.labels, copies)
   train = np.setdiff1d(np.arange(count), test)
   return {"train": take(whole, train), "test": take(whole, test)}
+
+
+def _together(
+  test: np.ndarray, labels: np.ndarray, copies: Sequence[Sequence[int]]
+) -> np.ndarray:
+  """The test rows with each group of copies where its first row is.
+
+  A group stays apart where a class would lose its last training or test image.
+  """
+  held_out = np.isin(np.arange(len(labels)), test)
+  _, kind = np.unique(labels, return_inverse=True)
+  # Of each class: rows in training, rows in test.
+  left = np.stack([np.bincount(kind, held_out == side) for side in (False, True)])
+  for group in map(np.array, copies):
+    before, after = held_out[group], held_out[group[0]]
+    moved = group[before != after]
+    lost = np.bincount(kind[moved], minlength=left.shape[1])
+    if len(moved) and (left[int(not after)] >= lost + (lost > 0)).all():
+      held_out[moved] = after
+      left[int(after)] += lost
+      left[int(not after)] -= lost
+  return np.flatnonzero(held_out)
 
 
 def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> Source:
@@ -161,14 +192,22 @@ def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
 
 def take(split: Split, rows: np.ndarray) -> Split:
   """The split reduced to `rows`; nothing is decoded."""
-  images, partners = split.images, split.partners
+  partners = split.partners
   return Split(
-    images[rows] if isinstance(images, np.ndarray) else _Rows(images, rows),
+    some(split.images, rows),
     split.labels[rows],
     {name: labels[rows] for name, labels in split.levels.items()},
     (lambda chosen, rng: partners(rows[chosen], rng)) if partners else None,
     None if split.captions is None else split.captions[rows],
+    None if split.files is None else split.files.take(rows),
   )
+
+
+def some(images: Images, rows: np.ndarray) -> Images:
+  """The images at the positions `rows` [n]; nothing is decoded."""
+  if isinstance(images, np.ndarray):
+    return images[rows]
+  return images.take(rows) if isinstance(images, Files) else _Rows(images, rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

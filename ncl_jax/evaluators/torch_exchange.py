@@ -151,7 +151,8 @@ def export_features(
   """Writes a split's features as .npz, for `numpy.load` and nothing else.
 
   Arrays: `h` [N, F], `z` [N, D], `f` [N, D] float32; `labels` [N] int32, -1 where
-  unknown; `ids` [N] int64, positions in the split.
+  unknown; `ids` [N] int64, positions in the split; `class_names` [K] str; and where the
+  images are files `names` [N] str, their paths below the data's folder.
 
   Args:
     workdir: of a run.
@@ -170,6 +171,9 @@ def export_features(
     name: found.layer(name, run.config.loss.transform) for name in ("h", "z", "f")
   }
   arrays |= {"labels": found.labels, "ids": found.ids.astype(np.int64)}
+  arrays["class_names"] = np.array(run.source.class_names, "U")
+  if files := run.source.split(split).files:
+    arrays["names"] = np.array(files.take(found.ids).names(), "U")
   _write(out, lambda f: np.savez(f, **arrays))
 
 

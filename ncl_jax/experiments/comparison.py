@@ -1,6 +1,7 @@
 """From evaluation results to the `Comparison` that a report is made from."""
 
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.evaluators import program
 from ncl_jax.experiments import measures, pair_measures, paper_numbers
 from ncl_jax.report import Arm, Comparison, Metric
+from ncl_jax.report.explorer import thumbnails
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
 
@@ -61,11 +63,9 @@ def comparison(
         features=test.layer("f", opened.config.loss.transform),
       )
     )
-  images = np.concatenate(
-    [b["image"][b["mask"]] for b in source.eval_batches("test", config.eval.batch_size)]
-  )
+  split = source.split("test")
   resolved = workdir_lib.read_config(runs["ncl"][0])
-  name = config.name or source.name
+  name = config.name or source.title
   things = "texts" if source.texts else "images"
   towers = ""
   if config.loss.name == "clip":
@@ -75,7 +75,7 @@ def comparison(
     facts=(
       (
         "data",
-        f"{source.name}: {source.num_examples('train')} training and "
+        f"{source.title}: {source.num_examples('train')} training and "
         f"{source.num_examples('test')} test {things}, {source.num_classes} classes",
       ),
       (
@@ -95,7 +95,7 @@ def comparison(
         f"test {things}, network in evaluation mode; h = backbone features, f = "
         f"projector output after the transform, unit length{towers}",
       ),
-      ("command", " ".join(["python -m launch.compare", *sys.argv[1:]])),
+      ("command", " ".join(["python -m launch.compare", *map(_shared, sys.argv[1:])])),
       (
         "versions",
         f"ncl_jax {ncl_jax.__version__}, jax {jax.__version__}, "
@@ -110,11 +110,23 @@ def comparison(
     expected=paper_numbers.expected(config),
     seeds=tuple(seeds),
     labels=labels,
-    images=images,
+    images=split.pictures(thumbnails.SIDE),
     class_names=source.class_names,
-    texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
+    texts=tuple(texts_lib.from_pictures(split.images[np.arange(len(split))]))
+    if source.texts
+    else (),
+    files=tuple(split.files.names()) if split.files else (),
     threshold=resolved.eval.threshold,
   )
+
+
+def _shared(argument: str) -> str:
+  """A word of the command without the places of this machine.
+
+  >>> _shared("--config.data.source=folder:/home/me/photos")
+  '--config.data.source=folder:.../photos'
+  """
+  return re.sub(r"(^|[=:,])/[^,:]*/(?=[^,/])", r"\1.../", argument)
 
 
 def _chance(

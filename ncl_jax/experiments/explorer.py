@@ -9,31 +9,13 @@ import numpy as np
 from ncl_jax import config as config_lib
 from ncl_jax import features
 from ncl_jax.data import texts as texts_lib
-from ncl_jax.data.source import Images
+from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import pairs, program
 from ncl_jax.evaluators import sepin as sepin_lib
 from ncl_jax.report import explorer
-from ncl_jax.report.explorer import data
+from ncl_jax.report.explorer import data, thumbnails
 from ncl_jax.training import workdir as workdir_lib
-
-
-@dataclasses.dataclass(frozen=True)
-class _Some:
-  """Some of the images of a split, decoded when they are asked for."""
-
-  images: Images
-  ids: np.ndarray
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    return (len(self.ids), *self.images.shape[1:])
-
-  def __len__(self) -> int:
-    return len(self.ids)
-
-  def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
-    return self.images[self.ids[rows]]
 
 
 def explore(
@@ -76,35 +58,38 @@ def explore(
         f" {other.path}; allowed: two runs of the same"
       )
     opened.insert(0, other)
-  split = run.source.split("test")
-  ids = data.some(len(split), data.IMAGES)
-  items = "texts" if run.source.texts else "images"
-  note = "" if len(ids) == len(split) else f"{len(ids)} of {len(split)} test {items}"
-  captions = None if split.captions is None else split.captions[ids]
-  words = tuple(pairs.words_of(() if captions is None else captions))
-  texts = texts_lib.from_pictures(split.images[ids]) if run.source.texts else ()
+  whole = run.source.split("test")
+  ids = data.some(len(whole), data.IMAGES)
+  split = whole if len(ids) == len(whole) else take(whole, ids)
+  items = run.source.kind
+  note = "" if split is whole else f"{len(ids)} of {len(whole)} test {items}"
+  words = tuple(pairs.words_of(() if split.captions is None else split.captions))
+  texts: tuple[str, ...] = ()
+  if run.source.texts:
+    texts = tuple(texts_lib.from_pictures(split.images[np.arange(len(ids))]))
   # Beside a text tower the partner of an image is its text.
   partners = None
   if split.partners and any(x.config.loss.name != "clip" for x in opened):
-    partners = split.partners(ids, np.random.default_rng(0))
+    partners = split.partners(np.arange(len(ids)), np.random.default_rng(0))
   sides = tuple(
     dataclasses.replace(
-      _side(x, label, ids, sepin), **_others(x, captions, words, partners)
+      _side(x, label, ids, sepin), **_others(x, split.captions, words, partners)
     )
     for x, label in zip(opened, _labels(opened), strict=True)
   )
   page = explorer.Exploration(
-    title=f"{run.source.name}: {' and '.join(side.label for side in sides)}",
-    images=split.images if not note else _Some(split.images, ids),
-    labels=split.labels[ids],
+    title=f"{run.source.title}: {' and '.join(side.label for side in sides)}",
+    images=split.pictures(thumbnails.SIDE) if partners is None else split.images,
+    labels=split.labels,
     class_names=run.source.class_names,
     sides=sides,
     threshold=run.config.eval.threshold,
     note=note,
-    captions=captions,
+    captions=split.captions,
     words=words if any(side.words is not None for side in sides) else (),
     partners=partners,
-    texts=tuple(texts),
+    texts=texts,
+    files=tuple(split.files.names()) if split.files else (),
   )
   return explorer.write(out or run.path / "explorer.html", page)
 

@@ -2,12 +2,15 @@
 
 import pathlib
 
+import numpy as np
+
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import program
 from ncl_jax.host import paths
 from ncl_jax.report import figures
 from ncl_jax.report.comparison import Arm, Comparison
+from ncl_jax.report.explorer import thumbnails
 from ncl_jax.report.figures import classifiers, drawing, runs
 from ncl_jax.runtime import jsonl
 
@@ -49,9 +52,9 @@ def draw(
     curve = tuple(jsonl.read(run.path / "metrics.jsonl"))
     arms.append(Arm(key, label, {}, curve, f))
     layers += [(f"{label}: h", test.h), (f"{label}: f", f)]
-  images = source.split("test").images[test.ids]
+  split = source.split("test")
   comparison = Comparison(
-    title=source.name,
+    title=source.title,
     facts=(),
     remarks=(),
     metrics=(),
@@ -60,9 +63,11 @@ def draw(
     expected={},
     seeds=(method.config.seed,),
     labels=test.labels,
-    images=images,
+    images=split.pictures(thumbnails.SIDE),
     class_names=source.class_names,
-    texts=tuple(texts_lib.from_pictures(images)) if source.texts else (),
+    texts=tuple(texts_lib.from_pictures(split.images[np.arange(len(split))]))
+    if source.texts
+    else (),
     threshold=method.config.eval.threshold,
   )
   rows = [
@@ -76,7 +81,7 @@ def draw(
       runs.activations(comparison),
       runs.maps(comparison, layers, method.config.seed),
       runs.selection_curve(comparison, results),
-      classifiers.draw({source.name: tested})
+      classifiers.draw({source.title: tested})
       if all(map(any, tested.values()))
       else None,
     ]

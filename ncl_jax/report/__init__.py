@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any
 
+from ncl_jax.data.subset import some
 from ncl_jax.host import paths
 from ncl_jax.report import explorer, figures, json_report, page, tables
 from ncl_jax.report.comparison import Arm, Comparison, Metric
@@ -54,7 +55,7 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
   things = "texts" if comparison.texts else "images"
   return explorer.Exploration(
     title=comparison.title,
-    images=comparison.images[ids],
+    images=some(comparison.images, ids),
     labels=comparison.labels[ids],
     class_names=tuple(map(str, comparison.class_names)),
     sides=tuple(
@@ -62,6 +63,7 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
     ),
     note="" if len(ids) == count else f"{len(ids)} of {count} test {things}",
     texts=tuple(comparison.texts[n] for n in ids) if comparison.texts else (),
+    files=tuple(comparison.files[n] for n in ids) if comparison.files else (),
   )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from ncl_jax import checks
+from ncl_jax.data.source import Images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +73,11 @@ class Comparison:
     expected: arm key -> metric key -> published number, in the same unit.
     seeds: seeds of the two first arms, in the order of their values.
     labels: classes of the test images, -1 = unlabelled, shape [N].
-    images: uint8 test images, shape [N, H, W, C] with C 1 or 3.
+    images: uint8 test images, shape [N, H, W, C] with C 1 or 3, of any size: they are
+      only shown.
     class_names: names of the classes.
     texts: N texts that the images are, see `data.texts`; () for images.
+    files: N names of the images' files; () where they are no files.
     threshold: `|f|` above it counts as active, the `eval.threshold` of the numbers.
   """
 
@@ -87,10 +90,11 @@ class Comparison:
   expected: dict[str, dict[str, float]]
   seeds: tuple[int, ...]
   labels: np.ndarray
-  images: np.ndarray
+  images: Images
   class_names: tuple[str, ...]
   texts: tuple[str, ...] = ()
   threshold: float = 1e-5
+  files: tuple[str, ...] = ()
 
   def __post_init__(self):
     if len(self.arms) < 2:
@@ -101,6 +105,7 @@ class Comparison:
     for name, count in [
       ("labels", len(self.labels)),
       ("texts", len(self.texts) or images),
+      ("files", len(self.files) or images),
       *((f"features of {arm.key!r}", len(arm.features)) for arm in self.arms),
     ]:
       if count != images:

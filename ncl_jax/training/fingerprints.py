@@ -18,7 +18,7 @@ import hashlib
 import os
 import pathlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -192,9 +192,8 @@ def stamp(spec: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def _pixels(images: Images) -> str:
-  files = _files_of(images)
-  if files:
-    return _of_files(files)
+  if isinstance(images, decode.Files):
+    return _of_files(images.paths)
   count = len(images)
   if isinstance(images, np.ndarray) and images.nbytes <= WHOLE_BYTES:
     blocks = (images[i : i + _BLOCK] for i in range(0, count, _BLOCK))
@@ -204,9 +203,9 @@ def _pixels(images: Images) -> str:
   return _digest(blocks)
 
 
-def _of_files(paths: list[str]) -> str:
+def _of_files(paths: Sequence[str]) -> str:
   """Of image files, wherever their folder lies."""
-  above = os.path.commonprefix(paths).rfind(os.sep) + 1
+  above = os.path.commonprefix(list(paths)).rfind(os.sep) + 1
   chosen = [paths[i] for i in decode.spread(len(paths), LISTED)]
   read = [paths[i] for i in decode.spread(len(paths), SAMPLED)]
 
@@ -228,16 +227,6 @@ def _size(path: str) -> int:
     return os.path.getsize(path)
   except OSError:
     return -1  # a link to nowhere: met as a file that cannot be read
-
-
-def _files_of(images: Any) -> list[str]:
-  """The paths of images that are files, also of a part of them; else none."""
-  rows = np.arange(len(images))
-  while not isinstance(images, decode.Files):
-    if not (hasattr(images, "images") and hasattr(images, "rows")):
-      return []
-    images, rows = images.images, images.rows[rows]
-  return [images.paths[int(row)] for row in rows]
 
 
 def _partners(part: Split) -> str:

@@ -1,5 +1,6 @@
 """Released checkpoints in, files for others out, with the released code's features."""
 
+import dataclasses
 import json
 
 import golden_numbers
@@ -13,6 +14,7 @@ from torch_files import save, tiny_state
 
 from ncl_jax import config as config_lib
 from ncl_jax import interop
+from ncl_jax.data import decode
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import knn, program, torch_exchange
 from ncl_jax.runtime import checkpoint
@@ -149,9 +151,17 @@ def test_exports(tmp_path):
   np.testing.assert_array_equal(kernel, state["projector.0.weight"].T)
 
   file = tmp_path / "test.npz"
-  torch_exchange.export_features(path, file, split="test", source=source)
+  test = source.split("test")
+  names = [source.class_names[k] for k in test.labels]
+  files = decode.Files([f"/data/{name}/🐈 {i}" for i, name in enumerate(names)], 8)
+  named = dataclasses.replace(test, files=dataclasses.replace(files, root="/data"))
+  splits = source.splits | {"test": named}
+  torch_exchange.export_features(
+    path, file, split="test", source=dataclasses.replace(source, splits=splits)
+  )
   with np.load(file, allow_pickle=False) as opened:
     arrays = dict(opened)
+  texts = {name: arrays.pop(name) for name in ("class_names", "names")}
   kinds = {name: (a.dtype.name, a.shape) for name, a in arrays.items()}
   assert kinds == {
     "h": ("float32", (21, 16)),
@@ -160,6 +170,8 @@ def test_exports(tmp_path):
     "labels": ("int32", (21,)),
     "ids": ("int64", (21,)),
   }
+  for label, name in zip(arrays["labels"], texts["names"], strict=True):
+    assert texts["class_names"][label] == name.partition("/")[0]
   np.testing.assert_array_equal(arrays["labels"], source.split("test").labels)
   z = np.maximum(arrays["z"], 0)
   norms = np.linalg.norm(z, axis=1, keepdims=True)

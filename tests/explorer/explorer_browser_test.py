@@ -334,6 +334,19 @@ def test_one_method_without_labels(page, tmp_path):
   assert "Why this code" in page.text("#detail")
 
 
+def test_files_are_shown_and_found_by_name(page, tmp_path):
+  """An é typed as one character finds the two that a Mac writes."""
+  files = tuple(f"<b>/cafe\u0301 🇩🇪 {i}.png" for i in range(40))
+  page.open(explorer.write(tmp_path / "e.html", example.make(files=files)).as_uri())
+  page.key("i")
+  fill(page, "#filter", "CAFÉ 🇩🇪 17.")
+  shown = "[...document.querySelectorAll('#entries .thumb')]"
+  assert page.run(f"{shown}.map((b) => b.dataset.image)") == ["17"]
+  assert files[17] in page.run(f"{shown}[0].title")
+  page.click("#entries .thumb")
+  assert f"File: {files[17]}" in page.text("#detail")
+
+
 def test_inside_another_page(chromium, file, tmp_path, screenshots):
   """As in a notebook: the frame has no address of its own to go to."""
   outer = tmp_path / "notebook.html"

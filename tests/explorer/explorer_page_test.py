@@ -199,18 +199,18 @@ def test_small_images_are_kept_bit_for_bit(n, channels):
 def test_large_images_are_reduced():
   images = np.repeat(np.repeat(example.images(3, 12), 16, 1), 8, 2)  # 192 x 96
   sprite = thumbnails.sprite(images)
-  assert (sprite.width, sprite.height) == (32, 64)
-  small = images.reshape(3, 64, 3, 32, 3).mean((2, 4))
+  assert (sprite.width, sprite.height) == (48, 96)
+  small = images.reshape(3, 96, 2, 48, 2).mean((2, 4))
   for expected, tile in zip(small, tiles(sprite), strict=False):
     np.testing.assert_allclose(tile, expected, atol=1)
 
 
 @pytest.mark.parametrize(
   ("budget", "width", "mime"),
-  [(10**7, 64, "png"), (60_000, 64, "jpeg"), (15_000, 48, "jpeg"), (1, 16, "jpeg")],
+  [(10**7, 96, "png"), (90_000, 96, "jpeg"), (60_000, 64, "jpeg"), (1, 16, "jpeg")],
 )
 def test_sheets_keep_to_the_budget(budget, width, mime):
-  smooth = np.linspace(0, 200, 80)[None, :, None, None] * np.ones((16, 80, 80, 3))
+  smooth = np.linspace(0, 200, 99)[None, :, None, None] * np.ones((16, 99, 99, 3))
   noise = np.random.default_rng(0).integers(0, 55, smooth.shape)
   images = (smooth + noise).astype(np.uint8)
   sprite = thumbnails.sprite(images, budget)

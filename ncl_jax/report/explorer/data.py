@@ -60,7 +60,7 @@ class Exploration:
 
   Attributes:
     title: heading of the page.
-    images: uint8 [N, H, W, C] with C 1 or 3.
+    images: uint8 [N, H, W, C] with C 1 or 3, of any size: they are only shown.
     labels: [N] classes; -1 where unknown.
     class_names: of the classes; numbers stand for missing ones.
     sides: the methods, the baseline first.
@@ -70,6 +70,7 @@ class Exploration:
     words: M words, such as those of the captions.
     partners: the other image of each pair, uint8 as the images; None for none.
     texts: N texts that the images are, shown in their place; () for images.
+    files: N names of the images' files; () where they are no files.
   """
 
   title: str
@@ -83,13 +84,14 @@ class Exploration:
   words: tuple[str, ...] = ()
   partners: np.ndarray | None = None
   texts: tuple[str, ...] = ()
+  files: tuple[str, ...] = ()
 
   def __post_init__(self):
     if not self.sides:
       raise ValueError("an exploration has 1 side or more, got none")
     given: dict[str, Sized | None] = {"labels": self.labels}
     given |= {"captions": self.captions, "partners": self.partners}
-    given |= {"texts": self.texts or None}
+    given |= {"texts": self.texts or None, "files": self.files or None}
     for side in self.sides:
       given[f"features of {side.label!r}"] = side.f
       for what in ("captions", "partners", "attention"):

@@ -35,6 +35,9 @@ function el(tag, attributes, ...children) {
 const labels = unpack(data.labels);
 const known = data.classes.length > 0;
 const className = (k) => (k < 0 ? "unlabelled" : data.classes[k]);
+const fileName = (n) => data.files[n] || "";
+// As people read them: a Mac writes é as two characters, Linux as one.
+const fold = (text) => text.normalize("NFC").toLowerCase();
 // Isolated, so that right-to-left names leave the text around them in order.
 const name = (k) => el("bdi", {}, className(k));
 const caption = unpack(data.caption);
@@ -113,6 +116,7 @@ function thumb(n, size) {
   const i = imageOf(n);
   const label = (n === i ? `${item} ${i}` : `partner of ${item} ${i}`)
     + (known ? `, ${className(labels[i])}` : "")
+    + (data.files.length ? `\n${fileName(i)}` : "")
     + (caption.length ? `: ${data.captions[caption[i]]}` : "");
   if (data.texts.length) {
     return el("button", { type: "button", class: "plain", title: label, "data-image": i },
@@ -137,7 +141,10 @@ function cell(n, size, text, majority) {
   const label = labels[imageOf(n)];
   const frame = majority === undefined || label < 0 ? ""
     : label === majority ? " agrees" : " differs";
-  const below = known ? el("span", { class: "caption" }, name(label)) : null;
+  // Without classes the file's own name says most.
+  const file = fileName(imageOf(n)).split("/").pop();
+  const below = known ? el("span", { class: "caption" }, name(label))
+    : file ? el("span", { class: "caption" }, el("bdi", {}, file)) : null;
   return el("div", { class: `cell${frame}` }, thumb(n, size), below,
     text ? el("span", { class: "soft" }, text) : null);
 }
@@ -239,13 +246,13 @@ const shownColumns = () => COLUMNS.filter((c) =>
 
 function dimensions() {
   const side = load(state.side);
-  const text = $("filter").value.trim().toLowerCase();
+  const text = fold($("filter").value.trim());
   const least = Number($("minimum").value) || 0;
   const found = [];
   for (let d = 0; d < side.dimensions; d++) {
     const top = side.majority[d];
-    const named = known && top >= 0 && className(top).toLowerCase().includes(text);
-    const said = texts(side, "words", d).some(([, word]) => word.toLowerCase().includes(text));
+    const named = known && top >= 0 && fold(className(top)).includes(text);
+    const said = texts(side, "words", d).some(([, word]) => fold(word).includes(text));
     if (side.active[d] >= least && (!text || named || said || String(d) === text)) found.push(d);
   }
   const column = COLUMNS.find((c) => c.key === state.sort);
@@ -260,12 +267,12 @@ function dimensions() {
 }
 
 function images() {
-  const text = $("filter").value.trim().toLowerCase();
+  const text = fold($("filter").value.trim());
   const found = [];
   for (let n = 0; n < data.images; n++) {
-    const said = [caption.length ? data.captions[caption[n]] : "", data.texts[n] || ""]
-      .some((words) => words.toLowerCase().includes(text));
-    const named = className(labels[n]).toLowerCase().includes(text);
+    const said = [caption.length ? data.captions[caption[n]] : "", data.texts[n] || "",
+      fileName(n)].some((words) => fold(words).includes(text));
+    const named = fold(className(labels[n])).includes(text);
     if (!text || String(n) === text || named || said) found.push(n);
   }
   return found;
@@ -288,7 +295,8 @@ function list() {
   $("sides").hidden = data.sides.length < 2;
   $("least").hidden = kind !== "dimension";
   const worded = kind === "image" ? caption.length + data.texts.length : load(state.side).top_words;
-  $("filter").placeholder = [known && "class", worded && "word", "number"]
+  const filed = kind === "image" && data.files.length;
+  $("filter").placeholder = [known && "class", worded && "word", filed && "file", "number"]
     .filter(Boolean).join(" or ");
   $("filter").setAttribute("aria-label", `filter by ${$("filter").placeholder}`);
   $("count").textContent = `${count(state.order.length)} of ${count(total)} `
@@ -498,6 +506,7 @@ function image(n) {
         caption.length ? el("p", {}, "Caption: ",
           el("b", {}, el("bdi", {}, data.captions[caption[n]]))) : null,
         known ? el("p", {}, "Class: ", el("b", {}, name(labels[n]))) : null,
+        data.files.length ? el("p", {}, "File: ", el("bdi", {}, fileName(n))) : null,
         el("p", {}, `${count(side.l0[n])} of ${count(side.dimensions)} dimensions are active.`),
         el("p", { class: "soft" }, `${percent(squares)} of the code's squared length lies `
           + `in the ${own.length} below.`))),

@@ -78,6 +78,7 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
     "classes": names,
     "labels": _pack(labels, "i4"),
     "texts": list(exploration.texts),
+    "files": list(exploration.files),
     "words": list(exploration.words),
     "captions": [str(text) for text in captions],
     "caption": _pack(caption, "i4"),

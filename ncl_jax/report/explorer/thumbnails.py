@@ -10,7 +10,7 @@ from ncl_jax import checks
 from ncl_jax.data.source import Images
 
 COLUMNS = 32  # images in a row of a sheet, and rows of a sheet
-SIDE = 64  # pixels of the longer side at most
+SIDE = 96  # pixels of the longer side at most
 BUDGET = 16 << 20  # bytes of all sheets: with base64 and the codes within 30 MB
 _BLOCK = 8  # of JPEG: an image shares none with the next
 
@@ -44,8 +44,8 @@ def sprite(images: Images, budget: int = BUDGET) -> Sprite:
 
   Args:
     images: uint8 [N, H, W, C] with C 1 or 3.
-    budget: bytes of all sheets. The forms, from the best: PNG of at most 64 pixels,
-      JPEG of 64, 48, 32 and 16; the last is taken even if it does not fit.
+    budget: bytes of all sheets. The forms, from the best: PNG of at most 96 pixels,
+      JPEG of 96, 64, 48, 32 and 16; the last is taken even if it does not fit.
 
   Returns:
     The sheets.
@@ -54,7 +54,7 @@ def sprite(images: Images, budget: int = BUDGET) -> Sprite:
   columns = min(COLUMNS, count)
   rows = min(COLUMNS, -(-count // columns))
   blocks = np.split(np.arange(count), range(columns * rows, count, columns * rows))
-  forms = [("png", SIDE), *(("jpeg", side) for side in (SIDE, 48, 32, 16))]
+  forms = [("png", SIDE), *(("jpeg", side) for side in (SIDE, 64, 48, 32, 16))]
   for kind, side in forms:
     sheets: list[bytes] = []
     for block in blocks:

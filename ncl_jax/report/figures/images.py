@@ -23,16 +23,20 @@ def _grid(
       name = comparison.class_name(top.majority[r])
       lines += [drawing.plain(name, 12), f"{round(top.share[r] * known)} of {known}"]
     ax.text(-0.15, y + 0.5, "\n".join(lines), ha="right", va="center", fontsize=6.5)
-    for c, n in enumerate(images):
-      if n < 0:
-        continue
-      image = comparison.images[n]
+    shown = images[images >= 0]
+    for c, (n, image) in enumerate(zip(shown, comparison.images[shown], strict=True)):
       height, width = np.array(image.shape[:2]) / max(image.shape[:2]) * 0.86
       left, top_edge = c + (1 - width) / 2, y + (1 - height) / 2
       box = (left, left + width, top_edge + height, top_edge)
       pixels = image[..., 0] if image.shape[-1] == 1 else image
+      # Pixels of a small image as squares; of a large one, none is left out.
+      small = max(image.shape[:2]) <= CELL * drawing.DPI
       ax.imshow(
-        pixels, cmap="gray", vmin=0, vmax=255, extent=box, interpolation="nearest"
+        *(pixels, "gray"),
+        vmin=0,
+        vmax=255,
+        extent=box,
+        interpolation="nearest" if small else "antialiased",
       )
       label = comparison.labels[n]
       if label < 0:
