@@ -80,7 +80,7 @@ def claims(arms: Results) -> list[Claim]:
       "sparser",
       above(d) and ncl > untrained,
       d.mean < 0,
-      f"{points(d)}; NCL {100 * ncl:.1f} %, untrained + map {100 * untrained:.1f} %",
+      f"{points(d)}; NCL {100 * ncl:.1f} %, untrained + transform {100 * untrained:.1f} %",
     )
   )
 
@@ -88,8 +88,8 @@ def claims(arms: Results) -> list[Claim]:
   controls = {
     label: mean(arm, *stats, "purity")
     for arm, label in (
-      ("untrained", "untrained + map"),
-      ("cl_varimax_map", "CL + varimax + map"),
+      ("untrained", "untrained + transform"),
+      ("cl_varimax_map", "CL + varimax + transform"),
     )
   }
   ncl = mean("ncl", *stats, "purity")
@@ -187,7 +187,7 @@ def map_claims(cells: Sequence[dict[str, Any]]) -> list[Claim]:
   """What the ablation of maps had to show.
 
   Args:
-    cells: lines of the sweep over `loss.map` and `seed`; one whose training failed
+    cells: lines of the sweep over `loss.transform` and `seed`; one whose training failed
       takes no part, and is named.
 
   Raises:
@@ -196,7 +196,7 @@ def map_claims(cells: Sequence[dict[str, Any]]) -> list[Claim]:
   purity: dict[int, dict[str, float]] = {}
   failed = []
   for cell in cells:
-    seed, name = cell["settings"]["seed"], cell["settings"]["loss.map"]
+    seed, name = cell["settings"]["seed"], cell["settings"]["loss.transform"]
     if "failed" in cell:
       failed.append(f"{name}, seed {seed}")
     else:
@@ -240,14 +240,14 @@ def temperature_claim(cells: Sequence[dict[str, Any]]) -> Claim:
   """Whether NCL is sparser at no loss at every temperature.
 
   Args:
-    cells: lines of the sweep over `loss.map`, `loss.temperature` and `seed`.
+    cells: lines of the sweep over `loss.transform`, `loss.temperature` and `seed`.
 
   Raises:
     InputError: if one of a pair is missing.
   """
   found = {
     (
-      c["settings"]["loss.map"],
+      c["settings"]["loss.transform"],
       c["settings"]["loss.temperature"],
       c["settings"]["seed"],
     ): c

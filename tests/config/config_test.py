@@ -167,7 +167,7 @@ def test_what_a_loss_does_not_take_is_refused(argument, key, value, says):
 def test_a_batch_is_mixed_whole_and_labels_are_needed():
   config = get("digits", "ce")
   config.loss.mixup, config.train.grad_cache_chunks = 0.2, 2
-  with pytest.raises(InputError, match="accumulate must be 1"):
+  with pytest.raises(InputError, match="must be 1"):
     config_lib.validate(config)
   bare = types.SimpleNamespace(name="bare", num_classes=0)
   for argument in ("ce", "supcon"):
