@@ -61,6 +61,9 @@ def main() -> None:
   parser.add_argument("--data", required=True, help="CIFAR-100 as .npz")
   parser.add_argument("--out", required=True, help="folder for all of it")
   parser.add_argument("--stage", choices=("all", *STAGES), default="all")
+  parser.add_argument(
+    "--coarse", action="store_true", help="score by train_labels_coarse and the like"
+  )
   flags = parser.parse_args()
   logging.set_verbosity(logging.INFO)
   compile_cache.set_up()
@@ -86,7 +89,9 @@ def main() -> None:
         for method in METHODS:
           fitted(out, method, chosen[method], seed)
     else:
-      score(out, labels[rows], arrays["test_labels"])
+      level = "_coarse" if flags.coarse else ""
+      asked = arrays[f"test_labels{level}"]
+      score(out, arrays[f"train_labels{level}"][rows], asked, f"data{level}")
 
 
 def extract(weights, images: np.ndarray, folder: pathlib.Path, views: int) -> None:
@@ -230,8 +235,11 @@ def fitted(out: pathlib.Path, method: str, rate: float, seed: int) -> Any:
     return jax.tree.unflatten(tree, [arrays[f"arr_{i}"] for i in range(len(leaves))])
 
 
-def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> None:
-  """Measures all runs on the test images and writes the verdicts."""
+def score(
+  out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray, into: str
+) -> None:
+  """Measures all runs on the test images and writes the verdicts to a folder of out."""
+  (out / into).mkdir(exist_ok=True)
   h = {name: loaded(out / name) for name in ("train", "test")}
   classes = scores.Labels(train_labels, labels, 1 + int(train_labels.max()))
   chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
@@ -252,7 +260,7 @@ def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> No
       *(embedded(fresh, "ncl", h[name]) for name in ("train", "test"))
     )
     rows += scores.seed_rows(of["cl"], of["ncl"], untrained, classes, seed)
-    jsonl.write(out / "data" / "scores.jsonl", rows)
+    jsonl.write(out / into / "scores.jsonl", rows)
   aligned = {
     method: scores.alignment(found, list(SEEDS)) for method, found in runs.items()
   }
@@ -264,8 +272,8 @@ def score(out: pathlib.Path, train_labels: np.ndarray, labels: np.ndarray) -> No
     "training_images": len(train_labels),
     "test_images": len(labels),
   }
-  (out / "data" / "scores.json").write_text(json.dumps(document, indent=1) + "\n")
-  print("\n".join(tables(out / "data")))
+  (out / into / "scores.json").write_text(json.dumps(document, indent=1) + "\n")
+  print("\n".join(tables(out / into)))
 
 
 def tables(folder: pathlib.Path) -> list[str]:
