@@ -33,7 +33,8 @@ METHODS = ("cl", "ncl")
 RATES = (0.2, 0.4, 0.8)
 SEEDS = (11, 12, 13, 14, 15)
 TUNING_SEED = 100
-TUNING_EPOCHS = 8
+TUNING_EPOCHS = 4
+WIDTH = 8  # of the backbone's first stage
 HELD_OUT = 0.1  # of the training images, for choosing the learning rate
 
 
@@ -71,6 +72,7 @@ def settings(method: str, source: str) -> ConfigDict:
   """The config file's settings with the data's source."""
   config = cifar10_small.get_config(method)
   config.data.source = source
+  config.model.width = WIDTH
   return config
 
 
