@@ -1,6 +1,6 @@
 """CIFAR-10 by the paper's recipe: ResNet-18, 200 epochs.
 
-  python -m launch.train --config=configs/cifar10.py:ncl --workdir=runs/cifar10-ncl
+  ncl train --config=cifar10:ncl --workdir=runs/cifar10-ncl
 
 Table 1 of the paper (top-1, linear probe on h): CL 87.6 +- 0.2, NCL 87.8 +- 0.2.
 """

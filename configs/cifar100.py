@@ -1,6 +1,6 @@
 """CIFAR-100 by the paper's recipe: ResNet-18, 200 epochs.
 
-  python -m launch.train --config=configs/cifar100.py:ncl --workdir=runs/cifar100-ncl
+  ncl train --config=cifar100:ncl --workdir=runs/cifar100-ncl
 
 Table 1 of the paper (top-1, linear probe on h): CL 58.6 +- 0.2, NCL 59.7 +- 0.4.
 """

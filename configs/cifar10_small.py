@@ -1,6 +1,6 @@
 r"""CIFAR-10 for two CPU cores: ResNet-10 of width 16 on views of 16 pixels, 20 epochs.
 
-  python -m launch.train --config=configs/cifar10_small.py:ncl \
+  ncl train --config=cifar10_small:ncl \
       --workdir=runs/cifar10-ncl
 
 An hour on two cores. The images stay at 32 pixels; crops are reduced to 16. The

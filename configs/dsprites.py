@@ -1,6 +1,6 @@
 """dSprites, drawn here: pairs share shape, scale and position, not the orientation.
 
-  python -m launch.train --config=configs/dsprites.py:ncl --workdir=runs/dsprites/ncl
+  ncl train --config=dsprites:ncl --workdir=runs/dsprites/ncl
 
 Not in the paper's recipe. A quarter of the side and a small network, for CPUs; a pair
 is two images, not two crops of one, so that no other factor is lost.

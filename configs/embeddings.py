@@ -1,4 +1,4 @@
-"""An encoder of frozen embeddings, for `launch.encode`.
+"""An encoder of frozen embeddings, for `ncl encode`.
 
 Not a training config of images: the fields are `NonNegativeEncoder`'s, explained there.
 """

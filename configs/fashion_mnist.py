@@ -1,6 +1,6 @@
 r"""Fashion-MNIST from its IDX files: grey images of clothes at 28 pixels.
 
-  python -m launch.train --config=configs/fashion_mnist.py:ncl \
+  ncl train --config=fashion_mnist:ncl \
       --config.data.source=idx:/usr/share/datasets/fashion-mnist \
       --workdir=runs/fashion-ncl
 

@@ -1,6 +1,6 @@
 r"""Your own images: a folder with a sub-folder a class, or a flat one without labels.
 
-  python -m launch.train --config=configs/folder.py:ncl \
+  ncl train --config=folder:ncl \
       --config.data.source=folder:/path/to/images --workdir=runs/mine
 
 PATH/CLASS/*.jpg, PATH/train/CLASS/*.jpg with PATH/test/CLASS/*.jpg, or PATH/*.jpg.

@@ -1,6 +1,6 @@
 r"""ImageNet-100 by the paper's recipe: ResNet-18 at 224 pixels, 100 epochs.
 
-  python -m launch.train --config=configs/imagenet100.py:ncl \
+  ncl train --config=imagenet100:ncl \
       --config.data.source=folder:/data/imagenet100 --workdir=runs/imagenet100-ncl
 
 The folder has train/CLASS/*.JPEG and val/CLASS/*.JPEG for the 100 classes. With all of

@@ -1,4 +1,4 @@
-"""Sample spaces of known latent classes, for `launch.identifiability`: some minutes.
+"""Sample spaces of known latent classes, for `ncl identifiability`: some minutes.
 
 Not a training config: see `ncl_jax/experiments/identifiability/study.py`.
 """

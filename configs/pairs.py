@@ -1,8 +1,8 @@
 """Images with captions, two towers: CLIP's loss, and its non-negative version.
 
   python -m studies.emoji.make_data --out=emoji
-  python -m launch.train --config=configs/pairs.py:ncl --workdir=runs/emoji-ncl
-  python -m launch.pairs --workdir=runs/emoji-ncl
+  ncl train --config=pairs:ncl --workdir=runs/emoji-ncl
+  ncl pairs --workdir=runs/emoji-ncl
 
 Ours; the paper has no texts. A caption names what is to be seen, left and right as
 well: views are crops alone. Sized for small pictures on two CPU cores.

@@ -1,8 +1,8 @@
 """Pairs of two texts, two text towers: CLIP's loss, and its non-negative version.
 
   python -m studies.keywords.make_data --out=symbols
-  python -m launch.train --config=configs/texts.py:ncl --workdir=runs/symbols-ncl
-  python -m launch.pairs --workdir=runs/symbols-ncl
+  ncl train --config=texts:ncl --workdir=runs/symbols-ncl
+  ncl pairs --workdir=runs/symbols-ncl
 
 Ours; the paper has no texts. Texts are taken as they are: no view changes them. Sized
 for short ones on two CPU cores.

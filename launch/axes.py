@@ -1,6 +1,6 @@
-"""Compares two runs: do their dimensions, matched one to one, mean the same?
+"""Compares two runs' dimensions, matched one to one.
 
-  python -m launch.axes --workdir=runs/seed0/ncl --other=runs/seed1/ncl
+  ncl axes --workdir=runs/seed0/ncl --other=runs/seed1/ncl
 
 Dimensions are matched on the training images (Hungarian method) and their correlations
 averaged on the test images; beside them stands what shuffled images give. Both networks

@@ -1,6 +1,6 @@
-"""Checks a machine: devices, arithmetic, the train step, a checkpoint, images a second.
+"""Checks this machine before a long run.
 
-  python -m launch.check --workdir=runs
+  ncl check --workdir=runs
 
 Takes one to two minutes on two CPU cores. A line for each check: PASS, FAIL, or NOTE
 for what is good to know; exit code 1 if one failed. With --workdir the checkpoint is

@@ -1,6 +1,6 @@
-"""Trains CL and NCL side by side, evaluates both and controls, writes a report.
+"""Trains CL and NCL, evaluates both, and writes a report.
 
-  python -m launch.compare --config=configs/digits.py --workdir=runs/digits --seeds=1
+  ncl compare --config=digits --workdir=runs/digits --seeds=1
 
 Finished and half-finished runs in the work directory are used, not repeated. The report
 is WORKDIR/report: index.html, report.md, report.json, figures/, and the table of all
@@ -8,7 +8,7 @@ controls, controls.txt. Where data and network are the paper's, its numbers stan
 ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
 Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
 controls, but none of them finetuned: --control_programs=feature_stats,knn,linear_probe.
-Of two towers (configs/pairs.py, texts.py) the figures of launch.pairs come first.
+Of two towers (recipes pairs and texts) the figures of ncl pairs come first.
 """
 
 from absl import flags
@@ -17,7 +17,9 @@ from ml_collections import config_flags
 from ncl_jax import cli, evaluators
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file; with ncl,TRANSFORM after a colon for another transform"
+  "config",
+  None,
+  f"{cli.CONFIG}; with ncl,TRANSFORM after a colon for another transform",
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the comparison")
 _PROGRAMS = flags.DEFINE_list(

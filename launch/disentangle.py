@@ -1,6 +1,6 @@
-"""Evaluates runs: does each dimension of f stand for one factor of the data?
+"""Evaluates runs: does a dimension stand for one factor?
 
-  python -m launch.disentangle --workdirs=runs/dsprites/cl,runs/dsprites/ncl
+  ncl disentangle --workdirs=runs/dsprites/cl,runs/dsprites/ncl
 
 Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each run, of
 its untrained network, of as many principal components of the pixels, and of its

@@ -1,8 +1,8 @@
-r"""Turns embeddings into sparse non-negative codes: trains an encoder, or uses one.
+r"""Turns embeddings into sparse non-negative codes.
 
-  python -m launch.encode --config=configs/embeddings.py --input=embeddings.npz \
+  ncl encode --config=embeddings --input=embeddings.npz \
       --encoder=encoder.safetensors --out=codes.npz
-  python -m launch.encode --encoder=encoder.safetensors --input=more.npy --out=more.npz
+  ncl encode --encoder=encoder.safetensors --input=more.npy --out=more.npz
 
 With --config an encoder is trained and written to --encoder; without, the one that is
 there is used. --input is an .npy file, or an .npz with the array --array: embeddings
@@ -22,7 +22,9 @@ from ml_collections import config_flags
 from ncl_jax import cli
 from ncl_jax.encoder import program
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "configs/embeddings.py")
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "the recipe embeddings, or a file like it"
+)
 _INPUT = flags.DEFINE(
   cli.ARRAYS, "input", None, "FILE.npy or FILE.npz, or arrays:FILE.npz"
 )

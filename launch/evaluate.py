@@ -1,10 +1,10 @@
-"""Evaluates a checkpoint by all programs, or by several; one failing stops no other.
+"""Evaluates a checkpoint by several programs, or by all.
 
-  python -m launch.evaluate --workdir=runs/cifar10-ncl
-  python -m launch.evaluate --workdir=runs/cifar10-ncl --watch --programs=knn,retrieval
+  ncl evaluate --workdir=runs/cifar10-ncl
+  ncl evaluate --workdir=runs/cifar10-ncl --watch --programs=knn,retrieval
 
 With --watch it follows a running training: each checkpoint as it appears, until the
-training is complete. Results are lines of WORKDIR/eval/PROGRAM.jsonl.
+training is complete. One program that fails stops no other. Results are lines of WORKDIR/eval/PROGRAM.jsonl.
 """
 
 from absl import flags

@@ -1,6 +1,6 @@
-"""Makes a page to look around in: dimensions, images, and from one to the other.
+"""Makes a page that shows a run's dimensions and images.
 
-  python -m launch.explore --workdir=runs/cifar10-ncl --versus=runs/cifar10-cl
+  ncl explore --workdir=runs/cifar10-ncl --versus=runs/cifar10-cl
 
 One HTML file, WORKDIR/explorer.html, that needs no network: what activates each
 dimension of f, why an image has the code that it has, and which images are near it and

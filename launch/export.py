@@ -1,7 +1,7 @@
-"""Writes a checkpoint's tensors, or a split's features, for other programs.
+"""Writes a checkpoint's tensors, or a split's features.
 
-  python -m launch.export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
-  python -m launch.export --workdir=runs/cifar10-ncl --features=test.npz --split=test
+  ncl export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
+  ncl export --workdir=runs/cifar10-ncl --features=test.npz --split=test
 
 The feature file holds h, z, f (float32), labels, ids, class_names and, of image files,
 their names, for numpy.load. A file that is there already is never replaced.

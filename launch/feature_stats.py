@@ -1,6 +1,6 @@
-"""Evaluates a checkpoint: how sparse, pure and correlated single dimensions are.
+"""Evaluates a checkpoint: sparsity, purity, correlation.
 
-  python -m launch.feature_stats --workdir=runs/cifar10-ncl
+  ncl feature_stats --workdir=runs/cifar10-ncl
 
 The model is rebuilt from the work directory's config.json; the result is a line of
 WORKDIR/eval/feature_stats.jsonl.

@@ -1,9 +1,9 @@
-r"""Times the decoding of training images on this host, with the network left out.
+r"""Times the decoding of training images on this host.
 
-  python -m launch.feed --config=configs/imagenet100.py:ncl \
+  ncl feed --config=imagenet100:ncl \
       --config.data.source=folder:/data/imagenet100 --accelerator="TPU v5e"
 
-Prints images a second, of the host and of a core, and how many cores one accelerator
+The network is left out. Prints images a second, of the host and of a core, and how many cores one accelerator
 would need for the config's network.
 """
 
@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from ncl_jax import cli
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method", lock_config=True
+  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _BATCHES = flags.DEFINE_integer("batches", 20, "to time", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string("accelerator", "TPU v5e", "whose need to compare")

@@ -1,10 +1,10 @@
 """Draws every figure of two runs, as PNG and as SVG.
 
-  python -m launch.figures --workdir=runs/seed0/ncl --versus=runs/seed0/cl
+  ncl figures --workdir=runs/seed0/ncl --versus=runs/seed0/cl
 
 In WORKDIR/figures: the images that activate single dimensions most, expected
 activations, correlation, training curves, the values of f, t-SNE maps of h and f; where
-both runs have been through launch.selection the accuracy over the number of dimensions
+both runs have been through ncl selection the accuracy over the number of dimensions
 kept; of two classifiers, CE and NCE say, the accuracy on the test set over the steps.
 """
 

@@ -1,7 +1,7 @@
-"""Evaluates a checkpoint by finetuning all of its backbone with a classifier.
+"""Evaluates a checkpoint by finetuning its backbone.
 
-  python -m launch.finetune --workdir=runs/cifar10-ncl
-  python -m launch.finetune --workdir=runs/cifar10-ncl --label_fraction=0.01
+  ncl finetune --workdir=runs/cifar10-ncl
+  ncl finetune --workdir=runs/cifar10-ncl --label_fraction=0.01
 
 30 epochs, and what else is not given as the paper has it for the network's kind. The
 result is a line of WORKDIR/eval/finetune.jsonl; the checkpoint itself is left as it is.

@@ -1,6 +1,6 @@
 """Does NCL find the classes that made the data? On spaces where they are known.
 
-  python -m launch.identifiability --config=configs/latent.py --workdir=runs/latent
+  ncl identifiability --config=latent --workdir=runs/latent
 
 Free features and an MLP are trained by the spectral loss and NT-Xent, CL and NCL, on
 finite sample spaces with P(x, x') = sum_c P(c) P(x|c) P(x'|c). Prints a table and what
@@ -16,7 +16,9 @@ from ncl_jax.errors import Failed
 from ncl_jax.experiments.identifiability import study
 from ncl_jax.host import paths
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "configs/latent.py")
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "the recipe latent, or a file like it"
+)
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the result")
 
 

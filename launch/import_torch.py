@@ -1,6 +1,6 @@
-"""Makes a work directory from a PyTorch checkpoint, for the programs that evaluate.
+"""Makes a work directory from a PyTorch checkpoint.
 
-  python -m launch.import_torch --file=X.ckpt --config=configs/cifar100.py:ncl \\
+  ncl import_torch --file=X.ckpt --config=cifar100:ncl \\
       --workdir=runs/released
 
 Read are .npz, .safetensors, and, where torch is installed, .ckpt, .pth and .pt; nothing
@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from ncl_jax import cli
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method", lock_config=True
+  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _FILE = flags.DEFINE(cli.PATH, "file", None, "the checkpoint to read")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")

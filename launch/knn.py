@@ -1,6 +1,6 @@
-"""Evaluates a checkpoint: nearest neighbours, on h and on f.
+"""Evaluates a checkpoint: nearest neighbours, on h and f.
 
-  python -m launch.knn --workdir=runs/cifar10-ncl
+  ncl knn --workdir=runs/cifar10-ncl
 
 The model is rebuilt from the work directory's config.json; the result is a line of
 WORKDIR/eval/knn.jsonl.

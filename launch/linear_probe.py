@@ -1,7 +1,7 @@
-"""Evaluates a checkpoint: linear probes on frozen features, on h and on f.
+"""Evaluates a checkpoint: linear probes, on h and f.
 
-  python -m launch.linear_probe --workdir=runs/cifar10-ncl
-  python -m launch.linear_probe --workdir=runs/cifar10-ncl --protocol=sgd --layers=h
+  ncl linear_probe --workdir=runs/cifar10-ncl
+  ncl linear_probe --workdir=runs/cifar10-ncl --protocol=sgd --layers=h
 
 The first fits logistic regression to the features of the images, by L-BFGS; the second
 is the paper's: 50 epochs of augmented images through the frozen network. The flags of

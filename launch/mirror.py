@@ -1,6 +1,6 @@
-"""Copies a run's metrics to TensorBoard or Weights & Biases, after it or beside it.
+"""Copies a run's metrics to TensorBoard or Weights & Biases.
 
-  python -m launch.mirror --workdir=runs/cifar10-ncl --to=tensorboard --follow
+  ncl mirror --workdir=runs/cifar10-ncl --to=tensorboard --follow
 
 TensorBoard's files go to WORKDIR/tensorboard (pip install '.[tensorboard]'); with
 --to=wandb a run of the project ncl_jax is made (pip install '.[wandb]';

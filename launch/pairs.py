@@ -1,6 +1,6 @@
-"""Evaluates a run on pairs: recall both ways, zero-shot classes, words of dimensions.
+"""Evaluates a run on pairs: recall and zero-shot classes.
 
-  python -m launch.pairs --workdir=runs/emoji-ncl
+  ncl pairs --workdir=runs/emoji-ncl
 
 For runs with --config.loss.name=clip on images with captions, and for runs on pairs of
 images. The result is a line of WORKDIR/eval/pairs.jsonl, with the words and images that

@@ -1,8 +1,8 @@
-"""Compiles a run's step for machines that are not at hand, and tells what it needs.
+"""Tells what a run needs on machines that are not at hand.
 
-  python -m launch.plan --config=configs/cifar10.py:ncl --topology=v5e:4x4 --batch=4096
+  ncl plan --config=cifar10:ncl --topology=v5e:4x4 --batch=4096
 
-Nothing is trained and no data are read, if their shape is known. A TPU topology needs
+Compiles the train step. Nothing is trained and no data are read, if their shape is known. A TPU topology needs
 libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for eight simulated devices.
 Printed: memory of a device and what takes it, whether it fits, arithmetic, and what the
 devices send to each other. Speed is not: nothing here could measure it. Making the
@@ -23,7 +23,7 @@ from ncl_jax import cli
 from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method", lock_config=True
+  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
 _BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")

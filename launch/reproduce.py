@@ -1,6 +1,6 @@
-"""Reproduces the paper's tables for a data set: all arms and seeds.
+"""Reproduces the paper's tables for a data set.
 
-  python -m launch.reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
+  ncl reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
 
 Or cifar10, imagenet100; --config=FILE:ncl for another, with its own `expected` numbers.
 First the forecast: trainings and hours; --dry_run ends there. Then the claims are fixed
@@ -17,7 +17,7 @@ from ncl_jax import cli, evaluators
 
 NAMES = ("cifar10", "cifar100", "imagenet100")
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "config file, of NCL")
+_CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "how many pairs of runs", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the forecast")
@@ -49,5 +49,5 @@ def main() -> None:
 
 if __name__ == "__main__":
   if sys.argv[1:2] and sys.argv[1] in NAMES:
-    sys.argv[1] = f"--config=configs/{sys.argv[1]}.py:ncl"
+    sys.argv[1] = f"--config={sys.argv[1]}:ncl"
   cli.run(main, required=("config", "workdir"))

@@ -1,6 +1,6 @@
-"""Evaluates a checkpoint: retrieval of images of the same class, on h and on f.
+"""Evaluates a checkpoint: retrieval of the same class.
 
-  python -m launch.retrieval --workdir=runs/cifar10-ncl
+  ncl retrieval --workdir=runs/cifar10-ncl
 
 The model is rebuilt from the work directory's config.json; the result is a line of
 WORKDIR/eval/retrieval.jsonl.

@@ -1,7 +1,7 @@
-"""Evaluates a checkpoint: what is left when k of the projector's outputs are kept.
+"""Evaluates a checkpoint with k of its dimensions kept.
 
-  python -m launch.selection --workdir=runs/imagenet100-ncl --keep=512
-  python -m launch.selection --workdir=runs/cifar100-ncl --transfer=tfds:cifar10
+  ncl selection --workdir=runs/imagenet100-ncl --keep=512
+  ncl selection --workdir=runs/cifar100-ncl --transfer=tfds:cifar10
 
 The rows: all; k at random; the k of largest expected activation, of signed (ea_signed)
 and of rectified outputs (ea_relu); and to be fair, k at random of the live ones, by

@@ -1,6 +1,6 @@
-"""Evaluates a checkpoint: SEPIN, the information that single dimensions alone carry.
+"""Evaluates a checkpoint: SEPIN, what one dimension tells.
 
-  python -m launch.sepin --workdir=runs/cifar10-ncl
+  ncl sepin --workdir=runs/cifar10-ncl
 
 Two random views of each test image pass the network; SEPIN@k is the mean over the k
 best dimensions of L(f without the dimension) - L(f), L = InfoNCE. The k are chosen on

@@ -1,11 +1,11 @@
-"""Draws what the augmentations make of a data set: look here when a run does not learn.
+"""Draws the views that training makes of a data set.
 
-  python -m launch.show_views --config=configs/cifar10.py:ncl --out=views.png
-  python -m launch.show_views --workdir=runs/cifar10-ncl
+  ncl show_views --config=cifar10:ncl --out=views.png
+  ncl show_views --workdir=runs/cifar10-ncl
 
 A PNG with a row for each of some training images: the image, the view that tests see,
 and random views as training makes them. With --workdir the settings are those of a run,
-and the picture is WORKDIR/views.png.
+and the picture is WORKDIR/views.png. Look here first when a run does not learn.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from ml_collections import config_flags
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "config file")
+_CONFIG = config_flags.DEFINE_config_file("config", None, cli.CONFIG)
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", "", "or: directory of a training run")
 _OUT = flags.DEFINE(

@@ -1,6 +1,6 @@
-r"""Trains and evaluates every combination of some settings; a table and a figure.
+r"""Trains and evaluates every combination of some settings.
 
-  python -m launch.sweep --config=configs/digits.py --workdir=runs/temperatures \
+  ncl sweep --config=digits --workdir=runs/temperatures \
       --grid='loss.temperature=0.1,0.2,0.5;seed=0,1'
 
 A field is method, which takes the config file's recipe for each, or any setting. One
@@ -16,12 +16,12 @@ from ml_collections import config_flags
 from ncl_jax import cli
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method where the grid has none"
+  "config", None, f"{cli.CONFIG}; after a colon the method where the grid has none"
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
 _PROGRAMS = flags.DEFINE_list(
-  "programs", "feature_stats,knn", "evaluations of each cell, see launch.evaluate"
+  "programs", "feature_stats,knn", "evaluations of each cell, see ncl evaluate"
 )
 
 

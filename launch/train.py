@@ -1,6 +1,6 @@
-"""Trains a network; run it again to go on where it stopped.
+"""Trains a network; run it again to resume.
 
-  python -m launch.train --config=configs/cifar10.py:ncl --workdir=runs/cifar10-ncl
+  ncl train --config=cifar10:ncl --workdir=runs/cifar10-ncl
 
 After the colon: cl or ncl; supcon or supcon_ncl, which take the labels into account;
 ce, nce, ce_projector or nce_projector, which train classifiers; spectral, moco_v3,
@@ -22,7 +22,7 @@ from ml_collections import config_flags
 from ncl_jax import cli
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method", lock_config=True
+  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "say what would happen, and end")

@@ -1,9 +1,9 @@
-r"""Trains the projector alone, CL or NCL, on a backbone that stays as it is: minutes.
+r"""Trains the projector alone, on a frozen backbone.
 
-  python -m launch.train_projector --config=configs/folder.py:ncl \
+  ncl train_projector --config=folder:ncl \
       --config.data.source=folder:/path/to/photos --config.model.stem=imagenet \
       --backbone=resnet18.pth --workdir=runs/quick-ncl
-  python -m launch.explore --workdir=runs/quick-ncl
+  ncl explore --workdir=runs/quick-ncl
 
 --backbone is a file of torchvision's ResNet-18 or -50 (.pth needs torch installed;
 .safetensors and .npz do not), or the work directory of another run. Each image passes
@@ -19,7 +19,7 @@ from ncl_jax import cli
 from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "config file, and after a colon the method", lock_config=True
+  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _BACKBONE = flags.DEFINE(cli.PATH, "backbone", None, "file, or work directory of a run")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")

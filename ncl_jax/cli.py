@@ -8,7 +8,6 @@ result that is printed and cannot be written is a failure.
 import contextlib
 import dataclasses
 import gc
-import importlib.util
 import logging as python_logging
 import os
 import pathlib
@@ -30,6 +29,7 @@ from ml_collections import ConfigDict, config_flags
 
 from ncl_jax import config as config_lib
 from ncl_jax import data
+from ncl_jax.config import recipes
 from ncl_jax.errors import (
   EXIT_CODES,
   EXIT_DIVERGED,
@@ -93,6 +93,8 @@ class _Sources(flags.ListParser):
 # refused before anything is done.
 PATH, PATHS, SOURCE, SOURCES = _Path(), _Paths(), _Source(), _Sources()
 ARRAYS = _Path("arrays:")
+# What --config takes.
+CONFIG = "name of a recipe, FILE.py, or the config.json of a run"
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", "", "several processes: HOST:PORT of process 0"
@@ -276,7 +278,7 @@ def _message(error: Exception) -> str:
 def _parsed(argv: list[str]) -> list[str]:
   """The arguments that are no flags; a config file's own errors become one message."""
   try:
-    rest = flags.FLAGS(argv)[1:]
+    rest = flags.FLAGS([_read_by(argument) for argument in argv])[1:]
   except (InputError, flags.Error):
     raise
   # A config file is a program: anything can happen in it.
@@ -309,12 +311,20 @@ def recipe(method: str = "") -> ConfigDict:
   """
   named = config_flags.get_config_filename(flags.FLAGS["config"])
   file, _, argument = named.partition(":")
-  argument = method or argument
-  spec = importlib.util.spec_from_file_location("recipe", file)
-  assert spec and spec.loader
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config(argument) if argument else module.get_config()
+  if file == recipes.__file__:
+    return recipes.load(argument, method)
+  return recipes.load(file, method or argument)
+
+
+def _located(argv: list[str]) -> list[str]:
+  """The arguments, with the file in --config=NAME:METHOD or --config=PATH in full."""
+  argv = re.sub("(^|\0)--?config[\0=]", r"\1--config=", "\0".join(argv)).split("\0")
+  for i, argument in enumerate(argv):
+    if argument.startswith("--config="):
+      paths.local(argument.partition("=")[2])
+      file, *method = argument.partition("=")[2].split(":", 1)
+      argv[i] = ":".join([f"--config={recipes.locate(file)}", *method])
+  return argv
 
 
 def _config_file(argv: list[str]) -> str:
@@ -323,17 +333,25 @@ def _config_file(argv: list[str]) -> str:
   return given[-1].split(":", 1)[0] if given else ""
 
 
+def _read_by(argument: str) -> str:
+  """A run's config.json in --config is read by the module of recipes."""
+  file = _config_file([argument])
+  if not file.endswith(".json"):
+    return argument
+  if argument != f"--config={file}":
+    raise InputError(f"{argument}: a run's config names its method, none may follow")
+  return f"--config={recipes.__file__}:{file}"
+
+
 def _parse(
   required: Sequence[str], argv: list[str], fields: Sequence[str] = ()
 ) -> None:
   """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
   known = list(fields) or config_lib.known_keys()
-  for argument in argv[1:]:
-    if re.match("--?config=", argument):
-      paths.local(argument.partition("=")[2])
+  argv = _located(argv)
   file = _config_file(argv)
-  if file and not pathlib.Path(file).is_file():
-    raise InputError(f"--config names the file {file!r}: there is none")
+  if fields and file.endswith(".json"):
+    raise InputError(f"--config={file} is not for this program: see --help")
   for argument in argv[1:]:
     key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
     is_field = argument.startswith(("--config.", "-config."))

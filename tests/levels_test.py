@@ -32,6 +32,7 @@ LEVELS = {
   "preflight": 6,
   "experiments": 7,
   "cli": 8,
+  "__main__": 8,
 }
 
 

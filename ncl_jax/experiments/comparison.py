@@ -95,7 +95,7 @@ def comparison(
         f"test {things}, network in evaluation mode; h = backbone features, f = "
         f"projector output after the transform, unit length{towers}",
       ),
-      ("command", " ".join(["python -m launch.compare", *map(_shared, sys.argv[1:])])),
+      ("command", " ".join(["ncl compare", *map(_shared, sys.argv[1:])])),
       (
         "versions",
         f"ncl_jax {ncl_jax.__version__}, jax {jax.__version__}, "

@@ -325,7 +325,7 @@ def metrics(config: ConfigDict, source: Source) -> tuple[Metric, ...]:
         "%",
         "higher",
         "projector outputs of unit length before the selection; k is a quarter of "
-        "them or what launch.selection was asked for.",
+        "them or what ncl selection was asked for.",
       )
       for end, what in (
         ("", "linear probe"),

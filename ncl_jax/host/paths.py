@@ -39,3 +39,10 @@ def local(path: str | os.PathLike) -> pathlib.Path:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:
     raise InputError(f"{os.fspath(path)!r}: {error}") from error
+
+
+def shipped(folder: str) -> pathlib.Path:
+  """A folder that comes with the package: inside it if installed, else beside it."""
+  package = pathlib.Path(__file__).parents[1]
+  inside = package / folder
+  return inside if inside.is_dir() else package.parent / folder

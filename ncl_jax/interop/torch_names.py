@@ -201,7 +201,7 @@ def _hint(arrays: Mapping[str, Any]) -> str:
   bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
   return (
     f". The file has no projector{bare}: a backbone alone is not taken, for f, which "
-    "evaluation reports beside h, comes from the projector: launch.train_projector "
+    "evaluation reports beside h, comes from the projector: ncl train_projector "
     "trains one on it"
   )
 

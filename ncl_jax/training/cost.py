@@ -76,7 +76,7 @@ def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
   long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
   if long and config.method in ("cl", "ncl"):
     lines.append(
-      "Advice    or minutes: launch.train_projector trains the projector alone, on a "
+      "Advice    or minutes: ncl train_projector trains the projector alone, on a "
       "pretrained\n          backbone's file; see docs/your_images.md"
     )
   return lines

@@ -16,6 +16,7 @@ from programs import ROOT, call
 from benchmarks import measure
 from ncl_jax import cli
 from ncl_jax import config as config_lib
+from ncl_jax.config import recipes
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
@@ -53,7 +54,7 @@ COMMANDS = sorted(
     for page in PAGES
     for text in blocks(page, "") + blocks(page, "sh")
     for line in text.replace("\\\n", " ").splitlines()
-    if " -m launch." in f" {line}"
+    if re.match(r"(?:\S+=\S+ )*ncl \w", line.strip())
   }
 )
 HELP: dict[str, set[str]] = {}
@@ -72,9 +73,9 @@ def test_commands_have_programs_flags_settings_and_files(page, command):
   # The variables of a shell's loop.
   command = command.replace("$method", "ncl").replace("$seed", "0")
   words = shlex.split(command)
-  program = words[words.index("-m") + 1].removeprefix("launch.")
+  program = words[words.index("ncl") + 1]
   assert (ROOT / "launch" / f"{program}.py").is_file()
-  for word in words[words.index("-m") + 2 :]:
+  for word in words[words.index("ncl") + 2 :]:
     if word in ("&", "&&", "|", ">", ";"):
       break  # the rest is the shell's
     flag, _, value = word.removeprefix("--").partition("=")
@@ -87,10 +88,7 @@ def test_commands_have_programs_flags_settings_and_files(page, command):
     assert word.startswith("--") and {flag, flag.removeprefix("no")} & known, word
     if flag == "config" and value != "...":
       file, _, method = value.partition(":")
-      spec = importlib.util.spec_from_file_location("recipe", ROOT / file)
-      module = importlib.util.module_from_spec(spec)
-      spec.loader.exec_module(module)
-      assert module.get_config(*([method] if method else []))
+      assert recipes.load(file, method)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *STUDIES], ids=name)
@@ -191,8 +189,7 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
   steps.sort(key=lambda c: " ".join(text.split()).index(c))
   assert len(steps) == 7
   for command in steps:
-    program, *flags = command.replace("runs", str(tmp_path)).split()[2:]
-    program = program.removeprefix("launch.")
+    program, *flags = command.replace("runs", str(tmp_path)).split()[1:]
     if program == "check":
       continue  # has tests of its own
     small = SMALL if program == "train" else ()

@@ -37,7 +37,7 @@ def test_help_explains_itself(program):
   assert (code, err) == (0, "")
   lines = out.splitlines()
   assert lines[0].endswith((".", "?"))
-  assert f"python -m launch.{program}" in out
+  assert f"  ncl {program}" in out
   # Neither makes or reads a run.
   assert program in ("encode", "feed", "plan") or "--workdir" in out
   assert max(map(len, lines)) <= 100 and "Exit codes:" in out

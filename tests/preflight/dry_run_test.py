@@ -127,7 +127,7 @@ def test_hours_on_a_cpu_are_told_before_they_begin():
   work = 48 * 50_000_000 * 3 * speed_of_views(config)
   hours = work / cost._CPU_FLOPS_NARROW / 3600
   assert first.startswith(f"about {hours:.0f} hours on two CPU cores")
-  assert any("launch.train_projector" in line for line in advice)
+  assert any("ncl train_projector" in line for line in advice)
 
 
 def speed_of_views(config):
@@ -142,7 +142,7 @@ def test_advice_for_photographs_and_for_laptops():
   config = tiny.config()
   assert not cost.advice(config, 3600)
   line, other = cost.advice(config, 10 * 86400)
-  assert "launch.train_projector" in other
+  assert "ncl train_projector" in other
   assert "--config.data.image_size=32" in line
   config.augment.size = 120
   assert "stem=imagenet" in cost.advice(config, 3600)[0]
