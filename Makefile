@@ -31,7 +31,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	@touch $@
 
 demo: install
-	$(BIN)/python -m launch.compare --config=configs/digits.py --workdir=$(WORKDIR) --seeds=$(SEEDS) \
+	$(BIN)/ncl compare --config=digits --workdir=$(WORKDIR) --seeds=$(SEEDS) \
 	  --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained
 
 test: install

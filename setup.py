@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: programs and recipes are installed inside the package.
+"""What pyproject.toml cannot say: programs and recipes are parts of the package.
 
 In a checkout they are `launch/` and `configs/`, installed `ncl_jax.launch` and
 `ncl_jax.configs`. site-packages gets no folder of such a common name.

@@ -4,7 +4,8 @@
   ncl evaluate --workdir=runs/cifar10-ncl --watch --programs=knn,retrieval
 
 With --watch it follows a running training: each checkpoint as it appears, until the
-training is complete. One program that fails stops no other. Results are lines of WORKDIR/eval/PROGRAM.jsonl.
+training is complete. One program that fails stops no other. Results are lines of
+WORKDIR/eval/PROGRAM.jsonl.
 """
 
 from absl import flags

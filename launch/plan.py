@@ -2,12 +2,12 @@
 
   ncl plan --config=cifar10:ncl --topology=v5e:4x4 --batch=4096
 
-Compiles the train step. Nothing is trained and no data are read, if their shape is known. A TPU topology needs
-libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for eight simulated devices.
-Printed: memory of a device and what takes it, whether it fits, arithmetic, and what the
-devices send to each other. Speed is not: nothing here could measure it. Making the
-machine code of a large network takes minutes; --nocode ends before it, without the
-program's own memory and its count of arithmetic.
+Compiles the train step. Nothing is trained and no data are read, if their shape is
+known. A TPU topology needs libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for
+eight simulated devices. Printed: memory of a device and what takes it, whether it fits,
+arithmetic, and what the devices send to each other. Speed is not: nothing here could
+measure it. Making the machine code of a large network takes minutes; --nocode ends
+before it, without the program's own memory and its count of arithmetic.
 """
 
 import os
