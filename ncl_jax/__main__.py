@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import os
 import pathlib
 import runpy
 import sys
@@ -16,7 +17,10 @@ def main() -> None:
   programs = {path.stem: path for path in sorted(_folder().glob("*.py"))}
   name = sys.argv[1] if len(sys.argv) > 1 else "--help"
   if name in ("-h", "-help", "--help", "help"):
-    print(_listed(programs))
+    try:
+      print(_listed(programs), flush=True)
+    except BrokenPipeError:  # ncl | head
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   elif name == "--version":
     print(f"ncl_jax {ncl_jax.__version__}")
   elif name in programs:

@@ -80,7 +80,8 @@ def claims(arms: Results) -> list[Claim]:
       "sparser",
       above(d) and ncl > untrained,
       d.mean < 0,
-      f"{points(d)}; NCL {100 * ncl:.1f} %, untrained + transform {100 * untrained:.1f} %",
+      f"{points(d)}; NCL {100 * ncl:.1f} %, "
+      f"untrained + transform {100 * untrained:.1f} %",
     )
   )
 
@@ -187,8 +188,8 @@ def map_claims(cells: Sequence[dict[str, Any]]) -> list[Claim]:
   """What the ablation of maps had to show.
 
   Args:
-    cells: lines of the sweep over `loss.transform` and `seed`; one whose training failed
-      takes no part, and is named.
+    cells: lines of the sweep over `loss.transform` and `seed`; one whose training
+      failed takes no part, and is named.
 
   Raises:
     InputError: if there are not eight maps with three seeds.
