@@ -228,7 +228,7 @@ def _attention(backbone, view, whole, variables, batch):
 def _forward_two(model, view, whole, key, variables, batch):
   # One key per image, so that its views do not depend on the batch.
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["id"])
-  u = jax.vmap(lambda key: augment.draws(key, 1))(keys)
+  u = jax.vmap(lambda key: augment.view_parameters(key, 1))(keys)
   u = {step: value[:, 0] for step, value in u.items()}
   images = augment.make_views(u, batch["image"], view)
   return _embed(model, whole, variables, images, batch)

@@ -1,4 +1,4 @@
-"""Random views and the test view of uint8 images, made on the device."""
+"""Augmentation: random views and the test view of uint8 images, on the device."""
 
 from ncl_jax.augment.blur import gaussian_blur
 from ncl_jax.augment.colour import (
@@ -13,14 +13,13 @@ from ncl_jax.augment.colour import (
 )
 from ncl_jax.augment.config import AugmentConfig
 from ncl_jax.augment.geometry import horizontal_flip, random_boxes, resized_crop
-from ncl_jax.augment.views import draws, eval_view, make_views, two_views
+from ncl_jax.augment.views import eval_view, make_views, two_views, view_parameters
 
 __all__ = [
   "AugmentConfig",
   "brightness",
   "color_jitter",
   "contrast",
-  "draws",
   "eval_view",
   "gaussian_blur",
   "grayscale",
@@ -33,4 +32,5 @@ __all__ = [
   "saturation",
   "solarize",
   "two_views",
+  "view_parameters",
 ]

@@ -9,21 +9,21 @@ from ncl_jax.numerics import at_least_float32
 
 
 def box_weights(radius: jax.Array, largest: float) -> jax.Array:
-  """Weights of the pixels under a box, by their distance from its middle.
+  """Weights of the pixels under a box, by their distance from its centre.
 
   The box has the half-width `r + 1/2`. With `s = radius^2 / 3` and
   `l = floor((sqrt(12 s + 1) - 1) / 2)`,
-  `r = l + (2 l + 1) (l (l + 1) - 3 s) / (6 (s - (l + 1)^2))`, which gives three such
-  boxes together the variance `radius^2`. A pixel weighs the part of it that the box
+  `r = l + (2 l + 1) (l (l + 1) - 3 s) / (6 (s - (l + 1)^2))`, so that three boxes
+  together have the variance `radius^2`. A pixel's weight is the part of it that the box
   covers.
 
   Args:
-    radius: [N], standard deviation of the three in pixels, at least 0; 0 makes a box
+    radius: [N], standard deviation of three boxes in pixels, at least 0; 0 gives a box
       of one pixel.
-    largest: no radius is above it; it fixes how many distances there are.
+    largest: the largest radius possible; it sets the number of distances.
 
   Returns:
-    [M + 1, N], of distances 0 to M; those above 0 occur on two sides.
+    [M + 1, N], for distances 0 to M; those above 0 occur on both sides.
 
   Reference: Gwosdek et al. 2011 ("extended box blur"); Pillow's GaussianBlur.
   """
@@ -38,14 +38,14 @@ def box_weights(radius: jax.Array, largest: float) -> jax.Array:
 
 
 def gaussian_blur(images: jax.Array, radius: jax.Array, largest: float) -> jax.Array:
-  """Blurs each image by its own radius: three boxes along each axis, `box_weights`.
+  """Blurs each image by its own radius, with three boxes along each axis.
 
-  Pixels beyond the border repeat the border's, for each box anew.
+  Before each box, the image is padded with its border pixels.
 
   Args:
     images: [N, H, W, C].
     radius: [N], standard deviation in pixels, at least 0; 0 changes nothing.
-    largest: the largest radius there can be; one above it counts as `largest`.
+    largest: the largest radius; larger ones are clipped to it.
 
   Returns:
     [N, H, W, C], float32 or float64.
@@ -67,9 +67,9 @@ def gaussian_blur(images: jax.Array, radius: jax.Array, largest: float) -> jax.A
 def _box(images: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
   reach, size = len(weights) - 1, images.shape[axis]
   borders = [(reach, reach) if i == axis else (0, 0) for i in range(images.ndim)]
-  # The padded images are to stand in memory: as part of the sum each shift would have a
-  # branch a pixel, and compute the box before anew: 8 to 27 times the time, measured on
-  # CPU at 224 pixels.
+  # The barrier puts the padded images into memory. Fused into the sum, each shift would
+  # branch at every pixel and recompute the previous box: 8 to 27 times slower, measured
+  # on CPU at 224 pixels.
   padded = jax.lax.optimization_barrier(jnp.pad(images, borders, mode="edge"))
 
   def shifted(by: int) -> jax.Array:

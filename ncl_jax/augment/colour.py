@@ -1,4 +1,4 @@
-"""Operations on the values of pixels, each image with its own strength."""
+"""Colour operations, each image with its own strength."""
 
 import math
 
@@ -7,19 +7,14 @@ import jax.numpy as jnp
 
 from ncl_jax.numerics import at_least_float32
 
-# torchvision's weights of R, G and B in the luminance (ITU-R BT.601, cut short).
+# torchvision's weights of R, G and B in the luminance (ITU-R BT.601, truncated).
 _LUMINANCE = (0.2989, 0.587, 0.114)
 
 
 def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
   """Scales all pixels: `clip(factor x, 0, 1)`.
 
-  Args:
-    images: [N, H, W, C] in [0, 1].
-    factor: [N], at least 0; 1 changes nothing.
-
-  Returns:
-    [N, H, W, C] in [0, 1].
+  `images` are [N, H, W, C] in [0, 1]; `factor` is [N], at least 0.
 
   >>> brightness(jnp.full((1, 1, 1, 1), 0.25), jnp.array([2.0])).item()
   0.5
@@ -30,14 +25,8 @@ def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
 def contrast(images: jax.Array, factor: jax.Array) -> jax.Array:
   """Moves pixels away from the mean: `clip(factor x + (1 - factor) m, 0, 1)`.
 
-  `m` is the mean luminance of the image.
-
-  Args:
-    images: [N, H, W, C] in [0, 1].
-    factor: [N], at least 0; 1 changes nothing.
-
-  Returns:
-    [N, H, W, C] in [0, 1].
+  `m` is the mean luminance of the image. `images` are [N, H, W, C] in [0, 1]; `factor`
+  is [N], at least 0.
 
   >>> images = jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)
   >>> contrast(images, jnp.array([0.5])).ravel().tolist()
@@ -49,12 +38,8 @@ def contrast(images: jax.Array, factor: jax.Array) -> jax.Array:
 def saturation(images: jax.Array, factor: jax.Array) -> jax.Array:
   """Moves colours away from grey: `clip(factor x + (1 - factor) luminance(x), 0, 1)`.
 
-  Args:
-    images: [N, H, W, C] in [0, 1]; nothing happens if C is 1.
-    factor: [N], at least 0; 1 changes nothing.
-
-  Returns:
-    [N, H, W, C] in [0, 1].
+  `images` are [N, H, W, C] in [0, 1] and unchanged if C is 1; `factor` is [N], at least
+  0.
 
   >>> images = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
   >>> saturation(images, jnp.array([0.0])).ravel().round(3).tolist()
@@ -66,18 +51,14 @@ def saturation(images: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def hue(images: jax.Array, shift: jax.Array) -> jax.Array:
-  """Turns the colour circle: HSV hue + shift, value and saturation kept.
+  """Shifts the HSV hue; value and saturation are preserved.
 
   With V the largest channel, c = largest - smallest and h the hue in sixths of a turn:
   `channel = V - c clip(min(k, 4 - k), 0, 1)`, `k = (n + h + 6 shift) mod 6`, where n is
   5, 3, 1 for R, G, B.
 
-  Args:
-    images: [N, H, W, C] in [0, 1]; nothing happens if C is 1.
-    shift: [N], in turns.
-
-  Returns:
-    [N, H, W, C] in [0, 1].
+  `images` are [N, H, W, C] in [0, 1] and unchanged if C is 1; `shift` is [N], in turns
+  of the colour circle.
 
   >>> red = jnp.array([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
   >>> hue(red, jnp.array([0.5])).ravel().tolist()
@@ -93,7 +74,7 @@ def hue(images: jax.Array, shift: jax.Array) -> jax.Array:
     is_red, green - blue, jnp.where(is_green, blue - red, red - green)
   )
   sector = jnp.where(is_red, 0, jnp.where(is_green, 2, 4)).astype(images.dtype)
-  # Grey pixels: the difference is 0 and so is the chroma, hence any hue will do.
+  # Grey pixels have difference 0 and chroma 0, so their hue does not matter.
   sixths = difference / jnp.where(chroma == 0, 1, chroma) + sector
   n = jnp.array([5, 3, 1], images.dtype)[None, None, None, :]
   k = n + (sixths + 6 * _per_image(shift, images))
@@ -104,14 +85,14 @@ def hue(images: jax.Array, shift: jax.Array) -> jax.Array:
 def color_jitter(
   images: jax.Array, order: jax.Array, amounts: dict[str, jax.Array]
 ) -> jax.Array:
-  """Applies several of the above, each image in its own order.
+  """Applies several colour operations, each image in its own order.
 
   Args:
     images: [N, H, W, C] in [0, 1].
     order: int [N, K]: image n first gets operation `order[n, 0]` of `amounts`, then
-      `order[n, 1]`, and so on; an entry of -1 changes nothing.
-    amounts: K arrays [N]: the factors of "brightness", "contrast" and "saturation" and
-      the shift of "hue", or some of them.
+      `order[n, 1]`, and so on; -1 stands for no operation.
+    amounts: K arrays [N]: factors of "brightness", "contrast" and "saturation", and the
+      shift of "hue", or some of them.
 
   Returns:
     [N, H, W, C] in [0, 1].
@@ -129,7 +110,7 @@ def color_jitter(
   }
 
   def turn(x: jax.Array, operation: jax.Array) -> tuple[jax.Array, None]:
-    # The blends are one formula, so their choice is a choice of factor and reference.
+    # All blends share one formula, so choosing one means choosing factor and reference.
     factor: jax.Array = jnp.ones(operation.shape, x.dtype)
     reference: jax.Array = jnp.zeros((1, 1, 1, 1), x.dtype)
     for i, (name, amount) in enumerate(amounts.items()):
@@ -140,22 +121,18 @@ def color_jitter(
     blended = _blend(x, reference, factor)
     if "hue" not in amounts:
       return blended, None
-    # From x, not from `blended`: XLA would compute a chain anew for each of its uses.
+    # From x, not from `blended`: XLA would recompute the chain for each use.
     is_hue = _per_image(operation == list(amounts).index("hue"), x)
     return jnp.where(is_hue, hue(x, amounts["hue"]), blended), None
 
-  # A loop, since unrolled turns fuse into code that is 20 times slower on CPU.
+  # A loop, because unrolled turns fuse into code that is 20 times slower on CPU.
   return jax.lax.scan(turn, images, order.T)[0]
 
 
 def grayscale(images: jax.Array) -> jax.Array:
-  """Every channel becomes the luminance, `0.2989 R + 0.587 G + 0.114 B`.
+  """Replaces every channel by the luminance, `0.2989 R + 0.587 G + 0.114 B`.
 
-  Args:
-    images: [N, H, W, C]; nothing happens if C is 1.
-
-  Returns:
-    [N, H, W, C].
+  `images` are [N, H, W, C] and unchanged if C is 1.
 
   >>> green = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
   >>> grayscale(green).ravel().round(3).tolist()
@@ -165,13 +142,7 @@ def grayscale(images: jax.Array) -> jax.Array:
 
 
 def solarize(images: jax.Array) -> jax.Array:
-  """Inverts bright pixels: `1 - x` where `x >= 1/2`.
-
-  Args:
-    images: [N, H, W, C] in [0, 1].
-
-  Returns:
-    [N, H, W, C] in [0, 1].
+  """Inverts bright pixels of images in [0, 1]: `1 - x` where `x >= 1/2`.
 
   >>> solarize(jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)).ravel().tolist()
   [0.25, 0.25]
@@ -182,15 +153,7 @@ def solarize(images: jax.Array) -> jax.Array:
 def normalize(
   images: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> jax.Array:
-  """`(x - mean) / std`, channel by channel.
-
-  Args:
-    images: [N, H, W, C].
-    mean: C numbers.
-    std: C numbers, above 0.
-
-  Returns:
-    [N, H, W, C], float32 or float64.
+  """`(x - mean) / std`, channel by channel, in float32 or float64.
 
   >>> normalize(jnp.full((1, 1, 1, 1), 0.75), (0.5,), (0.25,)).item()
   1.0
@@ -201,7 +164,7 @@ def normalize(
 
 
 def _per_image(values: jax.Array, images: jax.Array) -> jax.Array:
-  """[N] -> [N, 1, 1, 1], numbers in the dtype of the images."""
+  """[N] -> [N, 1, 1, 1]; numbers are cast to the dtype of the images."""
   values = jnp.asarray(values)
   if values.dtype != bool:
     values = values.astype(images.dtype)
@@ -226,8 +189,8 @@ def _luminance(images: jax.Array) -> jax.Array:
 
 def _mean_luminance(images: jax.Array) -> jax.Array:
   """[N, H, W, C] in [0, 1] -> [N, 1, 1, 1]."""
-  # As a sum of integers, which has no rounding: XLA orders a sum of floats by the size
-  # of the batch, and the views would depend on the number of devices.
+  # A sum of integers has no rounding. XLA orders a sum of floats by the batch size, so
+  # the views would depend on the number of devices.
   integer, bits = (jnp.int64, 62) if images.dtype == jnp.float64 else (jnp.int32, 30)
   pixels = images.shape[1] * images.shape[2]
   scale = 2.0 ** (bits - math.ceil(math.log2(pixels)))

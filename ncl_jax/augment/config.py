@@ -1,4 +1,4 @@
-"""The augmentation recipe as one frozen, checked value."""
+"""The augmentation settings as one frozen, checked dataclass."""
 
 import dataclasses
 import math
@@ -12,9 +12,9 @@ from ncl_jax.errors import InputError
 class AugmentConfig:
   """Every setting of the random views and of the test view.
 
-  The defaults are SimCLR's colours as the NCL paper trains with; `size`, `mean` and
-  `std` belong to the data set. Hashable, so it can be a static argument of `jax.jit`.
-  Lists and integers are taken for tuples and floats.
+  The defaults are SimCLR's augmentation as in the NCL paper; `size`, `mean` and `std`
+  depend on the data set. Hashable, so it can be a static argument of `jax.jit`. Lists
+  and integers are converted to tuples and floats.
 
   Attributes:
     size: side of the square view, pixels.
@@ -22,14 +22,14 @@ class AugmentConfig:
     crop_ratio: smallest and largest width / height of the crop.
     flip: probability of the horizontal flip.
     jitter: probability of the colour jitter.
-    brightness: the factor is drawn from U(max(0, 1 - b), 1 + b); 0 leaves it out.
+    brightness: the factor is drawn from U(max(0, 1 - b), 1 + b); 0 switches it off.
     contrast: as brightness.
     saturation: as brightness.
     hue: the shift is drawn from U(-hue, hue), in turns of the colour circle.
     grayscale: probability of greyscale.
     blur: probability of the blur.
     blur_radius: smallest and largest radius (standard deviation) of the blur, pixels.
-    solarize: probability of inverting the pixels from 0.5 up.
+    solarize: probability of solarisation (inverting pixels from 0.5 up).
     mean: per channel, of pixels in [0, 1]; its length is the number of channels.
     std: per channel.
     eval_crop: side of the test view's central square, as a share of the shorter side

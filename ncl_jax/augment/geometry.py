@@ -1,4 +1,4 @@
-"""Crops, resizing and flips, as products with small matrices."""
+"""Crops, resizing and flips as products with small matrices."""
 
 import math
 from typing import Any
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from ncl_jax.numerics import at_least_float32
 
-_TRIES = 10  # torchvision's RandomResizedCrop gives up after as many.
-BOX_DRAWS = 2 * _TRIES + 2  # Area and aspect of each try, then the place.
+_TRIES = 10  # as in torchvision's RandomResizedCrop
+BOX_PARAMETERS = 2 * _TRIES + 2  # area and aspect of each try, then the position
 
 
 def random_boxes(
@@ -22,15 +22,16 @@ def random_boxes(
 ) -> jax.Array:
   """Turns uniform random numbers into the boxes of random resized crops.
 
-  Up to ten tries of `area = U(scale) * height * width`, `log aspect = U(log ratio)`,
-  `w = round(sqrt(area * aspect))`, `h = round(sqrt(area / aspect))`; the first that
-  fits is placed uniformly. If none fits: the largest central box within `ratio`.
+  There are up to ten tries of `area = U(scale) * height * width`, `log aspect = U(log
+  ratio)`, `w = round(sqrt(area * aspect))`, `h = round(sqrt(area / aspect))`. The first
+  box that fits is placed uniformly. If none fits, the result is the largest central box
+  within `ratio`.
 
   Args:
     u: float32 [..., 22], uniform on [0, 1).
     height: of the image, pixels.
     width: of the image, pixels.
-    scale: smallest and largest area, as shares of the image's.
+    scale: smallest and largest area, as fractions of the image's.
     ratio: smallest and largest width / height.
 
   Returns:
@@ -48,7 +49,7 @@ def random_boxes(
   w = jnp.round(jnp.sqrt(area * aspect))
   h = jnp.round(jnp.sqrt(area / aspect))
   fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-  # One-hot and sum instead of indexing: no gather.
+  # One-hot and sum instead of indexing, to avoid a gather.
   first = jax.nn.one_hot(jnp.argmax(fits, axis=-1), _TRIES)
   found = jnp.any(fits, axis=-1)
 
@@ -60,7 +61,7 @@ def random_boxes(
 
   h = jnp.where(found, jnp.sum(h * first, axis=-1), fallback_h)
   w = jnp.where(found, jnp.sum(w * first, axis=-1), fallback_w)
-  # In float32, u * m can round up to m: the minimum keeps the box inside.
+  # In float32 u * m can round up to m; the minimum keeps the box inside.
   top = jnp.minimum(jnp.floor(u[..., -2] * (height - h + 1)), height - h)
   left = jnp.minimum(jnp.floor(u[..., -1] * (width - w + 1)), width - w)
   top = jnp.where(found, top, (height - fallback_h) // 2)
@@ -73,9 +74,9 @@ def resize_weights(
 ) -> jax.Array:
   """Weights of a crop and its antialiased bicubic resize, along one axis.
 
-  Output pixel i sits at `c = (i + 1/2) length / size` inside the crop; input pixel j
-  of the crop weighs `k((j + 1/2 - c) / max(length / size, 1))`, k = Keys' cubic with
-  a = -1/2, and rows are divided by their sums.
+  Output pixel i lies at `c = (i + 1/2) length / size` inside the crop. Input pixel j of
+  the crop has weight `k((j + 1/2 - c) / max(length / size, 1))`, where k is Keys' cubic
+  with a = -1/2. Rows are divided by their sums.
 
   Args:
     start: [...] first pixel of the crop.
@@ -101,7 +102,7 @@ def _weights(
   """The weights of input pixels j, along the last axis, in output pixels i."""
   start, length = start.astype(i.dtype), length.astype(i.dtype)
   j = j - start
-  # Whole numbers until the division, so float32 adds no error to the positions.
+  # Integers until the division, so that float32 positions are exact.
   t = (2 * i + 1) * length - (2 * j + 1) * size
   t = jnp.abs(t / (2 * jnp.maximum(length, size)))
   near = (1.5 * t - 2.5) * t * t + 1
@@ -119,7 +120,7 @@ def resize_bands(
   block: int,
   dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
-  """The part of `resize_weights` that is not zero, in blocks of output pixels.
+  """The non-zero part of `resize_weights`, in blocks of output pixels.
 
   Args:
     start: [...] first pixel of the crop.
@@ -133,7 +134,7 @@ def resize_bands(
     int32 [..., K], the first of each block's J input pixels, and weights
     [..., K, block, J].
   """
-  step = extent / size  # The longest crop's.
+  step = extent / size  # of the longest crop
   window = min(extent, math.ceil((block - 1) * step + 4 * max(step, 1)) + 2)
   blocks = jnp.arange(size // block, dtype=jnp.int32)
   blocks = blocks.reshape((1,) * start.ndim + (-1,))
@@ -155,15 +156,9 @@ def apply_bands(
   rows: tuple[jax.Array, jax.Array],
   columns: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
-  """`apply_separable` with matrices from `resize_bands`: fewer products, but gathers.
+  """`apply_separable` with matrices from `resize_bands`: less arithmetic, but gathers.
 
-  Args:
-    images: [N, H, W, C].
-    rows: bands of [N, V] crops.
-    columns: the same, along the other axis.
-
-  Returns:
-    [N, V, S, T, C].
+  `rows` and `columns` are bands of [N, V] crops along the two axes.
   """
   highest = jax.lax.Precision.HIGHEST
 
@@ -188,15 +183,9 @@ def apply_bands(
 def apply_separable(
   images: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
-  """`rows @ image @ columns^T` for each image, channel and view.
+  """`rows @ image @ columns^T` for each image, channel and view: [N, V, S, T, C].
 
-  Args:
-    images: [N, H, W, C].
-    rows: [N, V, S, H], one matrix a view.
-    columns: [N, V, T, W].
-
-  Returns:
-    [N, V, S, T, C].
+  `images` are [N, H, W, C], `rows` [N, V, S, H] and `columns` [N, V, T, W].
   """
   highest = jax.lax.Precision.HIGHEST
   half = jnp.einsum("nvsh,nhwc->nvswc", rows, images, precision=highest)
@@ -206,17 +195,11 @@ def apply_separable(
 def crop_matrices(
   boxes: jax.Array, height: int, width: int, size: int, dtype: jnp.dtype
 ) -> tuple[jax.Array, jax.Array]:
-  """The matrices (rows, columns) that cut boxes and resize them to `size` x `size`.
-
-  Args:
-    boxes: int [..., 4]: top, left, height, width.
-    height: of the image, pixels.
-    width: of the image, pixels.
-    size: side of the result, pixels.
-    dtype: of the matrices.
+  """Matrices that crop boxes and resize them to `size` x `size` pixels.
 
   Returns:
-    [..., size, height] and [..., size, width].
+    (rows [..., size, height], columns [..., size, width]), where `height` and `width`
+    are those of the image.
   """
   rows = resize_weights(boxes[..., 0], boxes[..., 2], size, height, dtype)
   columns = resize_weights(boxes[..., 1], boxes[..., 3], size, width, dtype)
@@ -230,15 +213,15 @@ def random_crops(
   size: int,
   block: int,
 ) -> jax.Array:
-  """Cuts boxes from each image, resizes and perhaps mirrors them; see `resized_crop`.
+  """Crops, resizes and optionally flips boxes of each image; see `resized_crop`.
 
   Args:
     images: [N, H, W, C], floating-point.
     boxes: int [N, V, 4]: top, left, height, width, in pixels, inside the image.
-    flipped: bool [N, V], whether left and right change places; None for none.
+    flipped: bool [N, V], whether to flip horizontally; None: no flips.
     size: side of the result, pixels.
-    block: output pixels that are made at a time, a divisor of `size`; with `size`
-      itself the products are those of `apply_separable`, without gathers.
+    block: output pixels at a time, a divisor of `size`. `size` itself selects
+      `apply_separable`, which has no gathers.
 
   Returns:
     [N, V, size, size, C].
@@ -254,16 +237,16 @@ def random_crops(
   first, weights = resize_bands(left, w, size, width, block, images.dtype)
   if flipped is not None:
     first = jnp.where(flipped[..., None], first[..., ::-1], first)
-    mirrored = weights[..., ::-1, ::-1, :]
-    weights = jnp.where(flipped[..., None, None, None], mirrored, weights)
+    reversed_weights = weights[..., ::-1, ::-1, :]
+    weights = jnp.where(flipped[..., None, None, None], reversed_weights, weights)
   return apply_bands(images, bands, (first, weights))
 
 
 def resized_crop(images: jax.Array, boxes: jax.Array, size: int) -> jax.Array:
-  """Cuts a box from each image and resizes it, bicubic and antialiased.
+  """Crops a box from each image and resizes it, bicubic and antialiased.
 
-  `A_y X A_x^T` with the weights of `resize_weights`: pixels outside the box have no
-  influence, and the cubic may overshoot [0, 1].
+  `A_y X A_x^T` with the weights of `resize_weights`. Pixels outside the box have no
+  influence. The cubic may overshoot [0, 1].
 
   Args:
     images: [N, H, W, C].
@@ -284,13 +267,7 @@ def resized_crop(images: jax.Array, boxes: jax.Array, size: int) -> jax.Array:
 
 
 def horizontal_flip(images: jax.Array) -> jax.Array:
-  """Mirrors left and right.
-
-  Args:
-    images: [N, H, W, C].
-
-  Returns:
-    [N, H, W, C].
+  """Flips images [N, H, W, C] left to right.
 
   >>> horizontal_flip(jnp.array([[[[1], [2]]]])).ravel().tolist()
   [2, 1]

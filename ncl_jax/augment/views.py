@@ -1,4 +1,4 @@
-"""From a batch of uint8 images to the views that the network sees."""
+"""Makes the network's input views from a batch of uint8 images."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ from ncl_jax.augment.blur import gaussian_blur
 from ncl_jax.augment.colour import color_jitter, grayscale, normalize, solarize
 from ncl_jax.augment.config import AugmentConfig
 from ncl_jax.augment.geometry import (
-  BOX_DRAWS,
+  BOX_PARAMETERS,
   apply_separable,
   crop_matrices,
   random_boxes,
@@ -25,14 +25,15 @@ _VIEWS = 2
 def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.Array:
   """Makes two random views of each image.
 
-  Crop, colour jitter in random order, greyscale, blur, solarize, flip, normalise; each
-  view with its own draws. Every draw depends on the key and on the example's position
-  in the batch alone, so the views are the same for any number of devices.
+  The steps are crop, colour jitter in random order, greyscale, blur, solarisation, flip
+  and normalisation. Each view has its own random parameters. They depend only on the
+  key and on the example's position in the batch, so the views are the same for any
+  number of devices.
 
   Args:
     key: random key.
-    images: uint8 [N, H, W, C], C as many as `config.mean` has.
-    config: the recipe; static under `jax.jit`.
+    images: uint8 [N, H, W, C], with as many channels as `config.mean`.
+    config: static under `jax.jit`.
 
   Returns:
     float32 [N, 2, size, size, C], normalised.
@@ -49,32 +50,32 @@ def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.A
   (3, 2, 4, 4, 1)
   """
   n, *_ = _check(images, config)
-  return make_views(draws(key, n), images, config)
+  return make_views(view_parameters(key, n), images, config)
 
 
 def make_views(
   u: dict[str, jax.Array], images: jax.Array, config: AugmentConfig
 ) -> jax.Array:
-  """Makes views of each image, two as a rule, from given random numbers: `two_views`.
+  """Makes the views of each image from given augmentation parameters.
 
-  An example's views depend on its own image and numbers alone, so that a batch can be
-  made part by part: `two_views(key, images, config)[i]` for any rows i is
-  `make_views({step: a[i] for step, a in draws(key, n).items()}, images[i], config)`.
+  An example's views depend only on its own image and parameters, so a batch can be
+  split. For any rows i and `u = view_parameters(key, n)`, `two_views(key, images,
+  config)[i]` equals `make_views({s: a[i] for s, a in u.items()}, images[i], config)`.
 
   Args:
-    u: from `draws`, rows of the examples in `images`.
-    images: uint8 [N, H, W, C], C as many as `config.mean` has; or [N, V, H, W, C], an
-      image for each view, such as pairs from the data.
-    config: the recipe; static under `jax.jit`.
+    u: from `view_parameters`, one row for each example in `images`.
+    images: uint8 [N, H, W, C], with as many channels as `config.mean`; or [N, V, H, W,
+      C], one image per view, for example pairs from the data.
+    config: static under `jax.jit`.
 
   Returns:
-    float32 [N, V, size, size, C], normalised; V as many as `u` has numbers for.
+    float32 [N, V, size, size, C], normalised; V is the number of views in `u`.
 
   Raises:
-    InputError: another dtype, rank or number of channels; numbers of other examples.
+    InputError: another dtype, rank or number of channels; another number of examples.
 
   >>> config = AugmentConfig(size=4, mean=(0.5,), std=(0.25,), jitter=0, blur=0)
-  >>> u = draws(jax.random.key(0), 3)
+  >>> u = view_parameters(jax.random.key(0), 3)
   >>> make_views(u, jnp.zeros((3, 8, 8, 1), jnp.uint8), config).shape
   (3, 2, 4, 4, 1)
   """
@@ -86,15 +87,15 @@ def make_views(
   n, *_ = _check(images, config)
   if u["crop"].shape[0] != n:
     raise InputError(
-      f"random numbers of {u['crop'].shape[0]} examples for {n} images: "
-      "they must be as many"
+      f"augmentation parameters of {u['crop'].shape[0]} examples for {n} images: the "
+      "numbers must be equal"
     )
   if not n:
     size = config.size
     return jnp.zeros((0, u["crop"].shape[1], size, size, images.shape[-1]))
-  # Chosen while lowering: the compiled program holds one of the two. A CPU takes a
-  # third of the time at 224 pixels if it works in parts and blocks; an accelerator is
-  # best fed with a whole batch, large products and no gathers.
+  # Chosen while lowering, so the compiled program contains only one of the two. At 224
+  # pixels a CPU is three times faster in parts and blocks. An accelerator prefers the
+  # whole batch, large products and no gathers.
   return jax.lax.platform_dependent(
     u,
     images,
@@ -103,8 +104,8 @@ def make_views(
   )
 
 
-# Bytes of views that a CPU makes at a time, so that they stay in its caches, and in
-# memory that it need not ask for anew: each step of the recipe passes over them.
+# Bytes of views that a CPU makes at a time. Every step passes over all of them, so they
+# should stay in the caches and in memory that is already allocated.
 _PART_BYTES = 2**20
 
 
@@ -112,19 +113,19 @@ def _views_in_parts(
   u: dict[str, jax.Array], images: jax.Array, config: AugmentConfig
 ) -> jax.Array:
   """`_views` for CPU: a few examples at a time, crops in blocks."""
-  # At most 32 output pixels in a block: they take a sixth of an image's rows.
+  # At most 32 output pixels in a block: they need a sixth of an image's rows.
   size = config.size
   block = max(pixels for pixels in range(1, 33) if size % pixels == 0)
   block = block if block >= 8 else size
   (n, *_, channels), views = images.shape, u["crop"].shape[1]
-  # Examples that are split over devices stay where they are: a part has some of each.
+  # Each part takes examples from every device, so that no example moves.
   devices = math.gcd(n, jax.device_count())
   each = n // devices
   parts = min(each, -(-each * 4 * views * size * size * channels // _PART_BYTES))
   if parts <= 1:
     return _views(u, images, config, block)
   part = -(-each // parts)
-  parts = -(-each // part)  # Fewer, where parts as long as the first leave none over.
+  parts = -(-each // part)  # fewer, if rounding up the part leaves none for the last
 
   def split(x: jax.Array) -> jax.Array:
     return x.reshape(devices, each, *x.shape[1:])
@@ -132,7 +133,7 @@ def _views_in_parts(
   numbers, split_images = jax.tree.map(split, u), split(images)
 
   def make(i: jax.Array, x: jax.Array) -> jax.Array:
-    # The last part may begin before its place, to be whole: it makes views again.
+    # The last part may overlap the one before, to have the same size.
     start = jnp.minimum(i * part, each - part)
 
     def few(a: jax.Array) -> jax.Array:
@@ -151,16 +152,16 @@ def _views_in_parts(
 def _views(
   u: dict[str, jax.Array], images: jax.Array, config: AugmentConfig, block: int
 ) -> jax.Array:
-  """`make_views`; `block` output pixels of a crop are made at a time."""
+  """`make_views` with `block` output pixels of a crop at a time."""
   n, height, width, channels = images.shape
   boxes = random_boxes(
     u["crop"], height, width, scale=config.crop_scale, ratio=config.crop_ratio
   )
-  # The flip commutes with all that follows the crop, and costs nothing there.
+  # The flip commutes with all later steps, and is free as part of the crop.
   flipped = u["flip"][..., 0] < config.flip if config.flip else None
   x = jnp.clip(random_crops(_to_unit(images), boxes, flipped, config.size, block), 0, 1)
 
-  # From here on each view is an image of its own, row n * V + v.
+  # From here on each view is a separate image, row n * V + v.
   views = x.shape[1]
   x = x.reshape(n * views, config.size, config.size, channels)
   u = {step: value.reshape(n * views, -1) for step, value in u.items()}
@@ -182,17 +183,14 @@ def _views(
 
 
 def eval_view(images: jax.Array, config: AugmentConfig) -> jax.Array:
-  """Makes the one view of each image that tests use.
+  """Makes the test view of each image: float32 [N, size, size, C], normalised.
 
-  The central square that covers `config.eval_crop` of the shorter side, resized
-  (bicubic, antialiased) if its side is not `config.size` already, normalised.
+  This is the central square that covers `config.eval_crop` of the shorter side, resized
+  (bicubic, antialiased) to `config.size`.
 
   Args:
-    images: uint8 [N, H, W, C], C as many as `config.mean` has.
-    config: the recipe; static under `jax.jit`.
-
-  Returns:
-    float32 [N, size, size, C], normalised.
+    images: uint8 [N, H, W, C], with as many channels as `config.mean`.
+    config: static under `jax.jit`.
 
   Raises:
     InputError: another dtype, rank or number of channels.
@@ -209,48 +207,45 @@ def eval_view(images: jax.Array, config: AugmentConfig) -> jax.Array:
   if side != config.size:
     whole = jnp.array([[0, 0, side, side]])
     rows, columns = crop_matrices(whole, side, side, config.size, x.dtype)
-    # One pair of matrices for all images, not a copy for each.
+    # One pair of matrices for all images, instead of a copy for each.
     resize = jax.vmap(apply_separable, in_axes=(0, None, None))
     x = jnp.clip(resize(x[:, None], rows[None], columns[None])[:, 0, 0], 0, 1)
   return normalize(x, config.mean, config.std)
 
 
 _JITTERS = ("brightness", "contrast", "saturation", "hue")
-# Uniform numbers that a view takes, step by step; the same whatever the recipe leaves
-# out, so that leaving out one step changes no other's.
-_DRAWS = {
-  "crop": BOX_DRAWS,
+# Uniform numbers per view and step. Steps that are switched off use theirs too, so that
+# switching one off does not change the others.
+_COUNTS = {
+  "crop": BOX_PARAMETERS,
   "flip": 1,
-  "jitter": 1 + 2 * len(_JITTERS),  # Whether; how much; the sort keys of the order.
+  "jitter": 1 + 2 * len(_JITTERS),  # whether; how much; the sort keys of the order
   "grayscale": 1,
   "blur": 2,
   "solarize": 1,
 }
 
 
-def draws(key: jax.Array, n: int, views: int = _VIEWS) -> dict[str, jax.Array]:
-  """Draws the random numbers of the views of each of n examples, before any image.
-
-  Args:
-    key: random key.
-    n: number of examples.
-    views: V, of each example.
+def view_parameters(
+  key: jax.Array, n: int, views: int = _VIEWS
+) -> dict[str, jax.Array]:
+  """Draws the augmentation parameters for `views` views of each of n examples.
 
   Returns:
-    For each step of the recipe float32 [n, V, how many], uniform on [0, 1).
+    For each step float32 [n, views, numbers of the step], uniform on [0, 1).
 
-  >>> {step: u.shape for step, u in draws(jax.random.key(0), 3).items()}["blur"]
+  >>> view_parameters(jax.random.key(0), 3)["blur"].shape
   (3, 2, 2)
   """
-  # One call: each takes XLA:CPU a second to compile.
-  shape = (n, views, sum(_DRAWS.values()))
+  # One call, because each takes XLA:CPU a second to compile.
+  shape = (n, views, sum(_COUNTS.values()))
   u = jax.random.uniform(key, shape, jnp.float32)
-  ends = list(itertools.accumulate(_DRAWS.values()))
-  return dict(zip(_DRAWS, jnp.split(u, ends[:-1], axis=-1), strict=True))
+  ends = list(itertools.accumulate(_COUNTS.values()))
+  return dict(zip(_COUNTS, jnp.split(u, ends[:-1], axis=-1), strict=True))
 
 
 def _random_jitter(u: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Array:
-  """Colour jitter of x [B, S, S, C] by the uniform numbers u [B, 9]."""
+  """Colour jitter of x [B, S, S, C] with parameters u [B, 9]."""
   amounts, places = {}, []
   for i, name in enumerate(_JITTERS):
     strength = getattr(config, name)
@@ -266,7 +261,7 @@ def _random_jitter(u: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Arr
 
 
 def _to_unit(images: jax.Array) -> jax.Array:
-  # Not `/ 255`: XLA makes that a product, but only under jit.
+  # Not `/ 255`, which XLA turns into a product only under jit.
   return images.astype(jnp.float32) * (1 / 255)
 
 

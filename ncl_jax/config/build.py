@@ -15,13 +15,13 @@ from ncl_jax.models import byte_tokenizer, vit
 
 
 def model(
-  config: ConfigDict, keep_all: bool = False
+  config: ConfigDict, save_all: bool = False
 ) -> models.ContrastiveModel | models.TwoTowers:
   """The network that the settings describe: of images, or of images and texts.
 
   Args:
     config: resolved settings.
-    keep_all: of a ResNet, see there; the numbers are the same.
+    save_all: of a ResNet, see there; the numbers are the same.
   """
   settings = config.model
   text = models.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
@@ -30,7 +30,7 @@ def model(
   else:
     backbone = _backbone(config).clone(remat=settings.remat)
     if isinstance(backbone, models.ResNet):
-      backbone = backbone.clone(keep_all=keep_all)
+      backbone = backbone.clone(save_all=save_all)
   if not settings.projector:
     return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(

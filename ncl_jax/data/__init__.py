@@ -1,4 +1,4 @@
-"""Data sets by name: `load("digits")`, and what can be asked of the result."""
+"""Data sets by name: `load("digits")` returns a `Source`."""
 
 import dataclasses
 import difflib
@@ -55,22 +55,21 @@ def load(
   Args:
     spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH`,
       `tfds:NAME` or `pairs:FILE.npz`; a path may be relative and may begin with ~.
-    image_size: side of the square images in pixels: the shorter side is scaled to it
-      (bicubic), the centre is kept. 0 = as they are; of image files see
+    image_size: side of the square images in pixels. The shorter side is scaled to it
+      (bicubic) and the centre square is kept. 0 = unchanged; for image files see
       `folder.load`.
-    train_examples: how many train images to keep, drawn by class, always the same ones;
-      0 = all.
-    on_bad_image: what to do about a damaged image file: "stop" or "skip" it.
-    need_train: False takes a tfds set that has test images alone, too.
+    train_examples: number of train images to keep, a fixed stratified sample; 0 = all.
+    on_bad_image: for a damaged image file, "stop" or "skip".
+    need_train: False also accepts a tfds set that has only test images.
     classes_file: text file with the names of the classes to keep, the first word of
       each line; "" = all.
-    pair_factors: dsprites only: in which the images of a positive pair differ.
+    pair_factors: dsprites only: factors in which the images of a positive pair differ.
 
   Returns:
     The source, with splits "train" and "test"; decoded into memory if it fits.
 
   Raises:
-    InputError: for anything that is not as it should be.
+    InputError: for invalid settings or data.
   """
   if not 0 <= image_size <= LARGEST_SIDE:
     raise InputError(
@@ -104,7 +103,7 @@ def load(
     source = only_classes(source, _class_names(classes_file))
   source = subset(source, train=train_examples)
   if kind != "dsprites" or train_examples:
-    # All of dsprites is drawn as it is asked for.
+    # The whole of dsprites is drawn on demand.
     source = in_memory(source)
   logging.info(
     "%s: %d train and %d test %s, %d classes%s",
@@ -126,7 +125,7 @@ def load(
 
 
 def check(spec: str) -> None:
-  """Refuses what `load` would refuse without looking at any file.
+  """Checks a source name as `load` does, without opening a file.
 
   Raises:
     InputError: for an unknown form, a missing place, or a URL.

@@ -25,20 +25,20 @@ UNDIVIDED = ("images", "labels")
 def load(path: pathlib.Path, image_size: int = 0) -> Source:
   """Reads an .npz file.
 
-  Its arrays: `train_images, train_labels, test_images, test_labels`, or Keras's
+  Its arrays are `train_images, train_labels, test_images, test_labels`, or Keras's
   `x_train, y_train, x_test, y_test`, or `images, labels`, from which a fixed stratified
   fifth becomes the test split. Labels may be missing. `train_labels_NAME` and
-  `test_labels_NAME` (or `labels_NAME`) are labels of a further level, such as coarser
-  classes, at which `feature_stats` looks too.
+  `test_labels_NAME` (or `labels_NAME`) are labels at another level, such as coarser
+  classes, which `feature_stats` also evaluates.
 
-  Images are [N, H, W] or [N, H, W, C] with C 1 or 3, of the types and depths of
-  `depth`. Labels are [N] or [N, 1], see `labels`: whole numbers from 0 to K-1, or names
-  of classes; those of further levels may be measured factors, too. Python objects are
-  refused: to read them would run what is in the file.
+  Images are [N, H, W] or [N, H, W, C] with C 1 or 3, of the types and depths in
+  `depth`. Labels are [N] or [N, 1], see `labels`: whole numbers from 0 to K-1, or class
+  names. Other levels may also hold measured factors. Python objects are refused,
+  because reading them could run code from the file.
 
   Args:
     path: the file.
-    image_size: side in pixels; 0 = as they are.
+    image_size: side in pixels; 0 = unchanged.
   """
   name = f"arrays:{path}"
   arrays = npz.read(path)
@@ -61,7 +61,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     others = [k for k in arrays if k not in used and not k.startswith(f"{key}_")]
     near = difflib.get_close_matches(key, others, 1, 0.8)
     if key not in arrays and near:
-      # Else the set would pass for an unlabelled one.
+      # Otherwise the set would be treated as unlabelled.
       raise InputError(f"{path} has no {key} but {near[0]}: rename or remove that")
   levels = levels_of(arrays, label_names)
   level_names: dict[str, tuple[str, ...]] = {}
@@ -120,11 +120,11 @@ def _nearest(arrays: Iterable[str]) -> str:
 def checked_images(
   arrays: Mapping[str, np.ndarray], place: str
 ) -> dict[str, np.ndarray]:
-  """Images of a data set as uint8 [N, H, W, C], of one depth.
+  """Converts the images of a data set to uint8 [N, H, W, C] with a common depth.
 
   Args:
-    arrays: name -> [N, H, W] or [N, H, W, C] with C 1 or 3, of a type of `depth`.
-    place: where they are from, for the messages.
+    arrays: name -> [N, H, W] or [N, H, W, C] with C 1 or 3, of a type in `depth`.
+    place: where they come from, for messages.
 
   Raises:
     InputError: for another shape, type or range.

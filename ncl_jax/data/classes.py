@@ -1,4 +1,4 @@
-"""Names of classes: in which form they are compared, and in which order they stand."""
+"""Class names: Unicode normal form and natural sort order."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def same_form(name: str) -> str:
-  """A name in Unicode's composed form: a Mac writes é as two characters, Linux as one.
+  """A name in Unicode's composed form: macOS stores é as two characters, Linux as one.
 
   >>> same_form("e\\u0301") == "\\u00e9"
   True
@@ -15,7 +15,7 @@ def same_form(name: str) -> str:
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
-  """The names in the order of people: numbers in them count as numbers.
+  """The names in natural sort order: numbers in them are compared as numbers.
 
   >>> ordered(["10", "b", "2", "1", "n2", "n10"])
   ('1', '2', '10', 'b', 'n2', 'n10')
@@ -24,7 +24,7 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _key(name: str) -> tuple[list[str | int], str]:
-  # Text and numbers alternate, so that like is compared with like; 1 and 01 are told
-  # apart by the name itself.
+  # Text and numbers alternate, so only equal types are compared. The name itself breaks
+  # the tie between 1 and 01.
   parts = re.split(r"([0-9]+)", name)
   return [int(part) if i % 2 else part for i, part in enumerate(parts)], name

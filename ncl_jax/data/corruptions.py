@@ -1,9 +1,9 @@
-"""The common corruptions of images, in five severities, with nothing to download.
+"""The common image corruptions, in five severities, without any download.
 
-Formulas and strengths are those of CIFAR-10-C and ImageNet-C, for images of fewer and
-of more pixels. Left out are those that need photographs or much code: frost, snow, fog,
-spatter, glass blur and elastic. What differs: values are rounded, where the published
-files cut off decimals, and zooming is about the exact centre.
+Formulas and strengths are those of CIFAR-10-C for small images and of ImageNet-C for
+large ones. Frost, snow, fog, spatter, glass blur and elastic are left out, because they
+need photographs or much code. Two things differ from the published files: values are
+rounded instead of truncated, and zooming is about the exact centre.
 
 Reference: Hendrycks & Dietterich 2019 (arXiv:1903.12261).
 """
@@ -37,10 +37,10 @@ class Corruption:
   """One kind of corruption.
 
   Attributes:
-    apply: from x float64 [H, W, C] in [0, 1], a strength and a generator to the same
-      shape, perhaps beyond [0, 1].
+    apply: takes x float64 [H, W, C] in [0, 1], a strength and a generator; the result
+      may exceed [0, 1].
     small: the strength at each severity, for images like CIFAR's.
-    large: the same for images like ImageNet's.
+    large: the strength at each severity, for images like ImageNet's.
     colour: whether it needs three channels.
   """
 
@@ -57,7 +57,7 @@ def corrupt(image: np.ndarray, name: str, severity: int, seed: int = 0) -> np.nd
     image: uint8 [H, W, C], C 1 or 3.
     name: of `NAMES`.
     severity: 1 to 5.
-    seed: of what is drawn; together with name and severity it determines the result.
+    seed: with name and severity, determines the result.
 
   Returns:
     uint8 [H, W, C].
@@ -81,20 +81,21 @@ def corrupt(image: np.ndarray, name: str, severity: int, seed: int = 0) -> np.nd
 
 
 def names(channels: int) -> tuple[str, ...]:
-  """The corruptions that images of so many channels can have."""
+  """The corruptions that are possible for images with this many channels."""
   return tuple(n for n in NAMES if channels == 3 or not _KINDS[n].colour)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corrupted:
-  """Images of a split, cut to their central square and corrupted when asked for.
+  """Images of a split, cropped to their central square and corrupted on demand.
 
-  Each image has its own generator, seeded by its position: what it becomes depends on
-  nothing else. A comparison asks for the same images again for every arm and control:
-  what was made of a split is kept as long as the split is, up to `KEPT_BYTES` in all.
+  Each image has its own generator, seeded by its position, so the result depends on
+  nothing else. A comparison needs the same images for every method and control.
+  Corrupted images are therefore cached as long as the split exists, up to `KEPT_BYTES`
+  in total.
 
   Attributes:
-    images: uint8 [N, H, W, C], or files that are decoded when asked for.
+    images: uint8 [N, H, W, C], or files that are decoded on demand.
     name: of `NAMES`.
     severity: 1 to 5.
     side: of the central square, pixels.
@@ -137,7 +138,7 @@ class Corrupted:
     return changed
 
   def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:
-    """(uint8 [N, side, side, C], which images of it are made), or no room for it."""
+    """The cache (images [N, side, side, C], filled [N]), or None if it has no room."""
     sets = _KEPT.get(id(self.images))
     if sets is None:
       sets = _KEPT[id(self.images)] = {}
@@ -177,7 +178,7 @@ def _defocus_blur(x, strength, rng):
   reach = max(8, radius)
   y = np.arange(-reach, reach + 1)
   disk = (y[:, None] ** 2 + y[None] ** 2 <= radius**2).astype(float)
-  # 3 or 5 taps, as the published kernels have them.
+  # 3 or 5 taps, as in the published kernels.
   taps = 1 if radius <= 8 else 2
   t = np.exp(-(np.arange(-taps, taps + 1) ** 2) / (2 * sigma**2))
   for axis in (0, 1):

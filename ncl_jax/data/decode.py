@@ -1,4 +1,4 @@
-"""From image files of any kind and size to square uint8 RGB arrays."""
+"""Decodes image files of any format and size to square uint8 RGB arrays."""
 
 import concurrent.futures
 import contextlib
@@ -19,36 +19,36 @@ from ncl_jax.data import depth
 from ncl_jax.errors import InputError
 from ncl_jax.host import resources
 
-# What Pillow raises on files that are cut short, damaged or no images at all.
+# What Pillow raises on files that are truncated, damaged or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
-# A file of more pixels, as far as they are decoded, is refused: 1.6 GB as RGB.
+# Files that decode to more pixels are refused; this many take 1.6 GB as RGB.
 LARGEST_PIXELS = 1 << 29
 
-# Above this, one picture is decoded at a time: each thread would hold one.
+# Larger images are decoded one at a time, so that not every thread holds one.
 _LARGE_PIXELS = 1 << 26
 _one_large = threading.Lock()
 
-# What shows through where an image is transparent: most were made for a white page.
+# The colour behind transparent pixels: most images were made for a white page.
 BACKGROUND = (255, 255, 255)
 
 HEIC = "a HEIC picture, which Pillow does not decode: convert it, as by heif-convert"
 # Endings of such files.
 HEIC_ENDINGS = (".heic", ".heif")
 
-# Files of which the depth is asked.
+# Number of files whose bit depth is inspected.
 SAMPLE = 256
 
-# Where no size is given and the files are photographs.
+# The largest size chosen automatically for photographs.
 LARGEST_DEFAULT_SIDE = 256
 
 
 @functools.cache
 def extensions() -> frozenset[str]:
-  """Endings of the files that Pillow decodes here, such as ".jpg", in small letters.
+  """Lower-case file endings that this Pillow can decode, such as ".jpg".
 
-  Left out are formats that Pillow names but does not decode by itself (PostScript,
-  MPEG, HDF5 and the like), and those that this build of Pillow lacks.
+  Formats that Pillow names but cannot decode by itself (PostScript, MPEG, HDF5 and
+  others) are left out.
   """
   Image.init()
   lacking = {"EPS", "MPEG", "IPTC"}
@@ -65,28 +65,28 @@ def extensions() -> frozenset[str]:
 
 
 def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
-  """Decodes one file: RGB, upright, the centre square in `size` x `size` pixels.
+  """Decodes one file to RGB, upright, and scales its centre square to `size` pixels.
 
-  A JPEG of twice that size or more is decoded at a half, a quarter or an eighth: the
-  rest of its frequencies would be averaged away.
+  A JPEG of at least twice that size is decoded at a half, a quarter or an eighth. The
+  discarded frequencies would be averaged away by the scaling.
 
   Args:
-    path: any file that Pillow opens, or its bytes; of an animation the first frame is
-      read, what is transparent is laid on white (`BACKGROUND`).
+    path: any file that Pillow opens, or its bytes. The first frame of an animation is
+      read. Transparent pixels are placed on white (`BACKGROUND`).
     size: side of the result in pixels.
-    white: of grey pixels of 16 bits, the value that becomes 255, see `depth`.
+    white: for 16-bit grey pixels, the value that becomes 255, see `depth`.
 
   Returns:
     uint8 [size, size, 3].
 
   Raises:
-    One of `UNREADABLE` on a file that is no complete image, has pixels that `depth`
-    does not take, or more than `LARGEST_PIXELS`, as far as they are decoded.
+    One of `UNREADABLE` if the file is not a complete image, has pixels that `depth`
+    refuses, or decodes to more than `LARGEST_PIXELS`.
   """
   with _opened(path) as image:
     large = image.width * image.height > LARGEST_PIXELS
     if image.format == "JPEG" and (image.mode == "RGB" or large):
-      # One side may be much longer: the shorter is not to fall below `size`.
+      # The shorter side must not fall below `size`, even if the other is much longer.
       image.draft(image.mode, (size, size))
     pixels = image.width * image.height
     if pixels > LARGEST_PIXELS:
@@ -105,14 +105,14 @@ def _opened(path: str | io.BytesIO) -> Image.Image:
   try:
     return Image.open(path)
   except Image.DecompressionBombError:
-    # Pillow's limit, a third of ours, knows nothing of reduced decoding.
+    # Pillow's limit, a third of ours, does not consider reduced decoding.
     with _one_large, _no_limit():
       return Image.open(path)
 
 
 @contextlib.contextmanager
 def _no_limit() -> Iterator[None]:
-  """No limit of Pillow's; `read` has its own."""
+  """Disables Pillow's limit on pixels; `read` has its own."""
   limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
   try:
     yield
@@ -122,7 +122,7 @@ def _no_limit() -> Iterator[None]:
 
 def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
   if _is_wide(image):
-    # Pillow's own conversion clips 16-bit values at 255: all white.
+    # Pillow's own conversion clips 16-bit values at 255, so all would be white.
     pixels = np.asarray(image)
     depth.check(pixels, "it")
     if pixels.dtype.kind != "f" and pixels.max() > white:
@@ -140,16 +140,14 @@ def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
 
 
 def _is_wide(image: Image.Image) -> bool:
-  """Whether its pixels are no bytes: of 16 or 32 bits, or floating-point."""
+  """Whether its pixels are wider than bytes: 16 or 32 bits, or floating-point."""
   return image.mode.startswith(("I", "F"))
 
 
 def white(paths: Sequence[str], name: str) -> int:
-  """The value that becomes 255 in the 16-bit images of a data set, see `depth.white`.
+  """The value that becomes 255 in a data set's 16-bit images, see `depth.white`.
 
-  Args:
-    paths: of the files, of which up to `SAMPLE` are looked at.
-    name: of the set, for the messages.
+  Up to `SAMPLE` of the files are inspected. `name` is that of the set, for messages.
   """
 
   def values(path: str) -> np.ndarray | None:
@@ -161,7 +159,7 @@ def white(paths: Sequence[str], name: str) -> int:
         depth.check(pixels, path)
         return pixels
     except UNREADABLE:
-      return None  # told when it is met
+      return None  # reported when it is read for use
 
   chosen = [paths[i] for i in spread(len(paths), SAMPLE)]
   found = (values(path) for path in chosen)
@@ -178,12 +176,7 @@ def _square(image: Image.Image, size: int) -> Image.Image:
 def square(images: np.ndarray, size: int) -> np.ndarray:
   """Scales the shorter side of images to `size` (bicubic) and crops the centre square.
 
-  Args:
-    images: uint8 [N, H, W, C].
-    size: side of the result in pixels; 0 = leave the images as they are.
-
-  Returns:
-    uint8 [N, size, size, C].
+  `images` are uint8 [N, H, W, C]. Size 0 leaves them unchanged.
   """
   if size == 0 or images.shape[1:3] == (size, size):
     return images
@@ -195,17 +188,17 @@ def square(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def typical_side(shorter_sides: Sequence[int]) -> int:
-  """The side to use where none is given: the median one, at most 256 pixels."""
+  """The default side: the median of the shorter sides, at most 256 pixels."""
   return min(LARGEST_DEFAULT_SIDE, round(float(np.median(shorter_sides))))
 
 
 def spread(count: int, most: int = 64) -> list[int]:
-  """Up to `most` positions, evenly spread over `range(count)`."""
+  """Up to `most` evenly spaced positions in `range(count)`."""
   return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 
 def file_side(paths: Sequence[str]) -> int:
-  """`typical_side` of image files, from the headers of a few."""
+  """`typical_side` of image files, from a few headers."""
   sides = []
   for i in spread(len(paths)):
     try:
@@ -220,13 +213,13 @@ def file_side(paths: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Files:
-  """Image files, decoded by several threads when asked for.
+  """Image files that several threads decode on demand.
 
   Attributes:
     paths: of the N files.
     size: side of the decoded images in pixels.
     white: see `read`.
-    root: the folder that all of them are in.
+    root: the folder that contains all of them.
   """
 
   paths: Sequence[str]
@@ -272,15 +265,12 @@ class Files:
 
 
 def in_threads(read_row, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-  """Images decoded by several threads, each into its place: no second copy is made.
+  """Decodes images in several threads, directly into uint8 [n, H, W, C].
 
   Args:
-    read_row: from a position to an image, uint8 of `shape`.
+    read_row: takes a position and returns an image, uint8 of `shape`.
     rows: positions [n].
     shape: (H, W, C).
-
-  Returns:
-    uint8 [n, H, W, C].
   """
   images = np.empty((len(rows), *shape), np.uint8)
 
@@ -294,17 +284,17 @@ def in_threads(read_row, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray
 
 @functools.cache
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
-  """Threads for the life of the process; starting them for each batch takes time."""
+  """Threads that live as long as the process; starting them per batch takes time."""
   return concurrent.futures.ThreadPoolExecutor(_threads(), "decode")
 
 
 def _threads() -> int:
-  """A few more than cores, as some wait for the disk."""
+  """A few more threads than cores, because some wait for the disk."""
   return min(32, resources.cores() + 4)
 
 
 def unreadable(paths: Sequence[str]) -> dict[str, str]:
-  """Decodes all files and gives those that fail, each with the reason."""
+  """Decodes all files and returns those that fail, each with the reason."""
 
   def reason(path: str) -> str:
     try:
@@ -318,7 +308,7 @@ def unreadable(paths: Sequence[str]) -> dict[str, str]:
     concurrent.futures.ThreadPoolExecutor(_threads()) as pool,
     tqdm.tqdm(total=len(paths), desc="checking", unit="image", disable=None) as bar,
   ):
-    # In blocks, because every waiting file costs memory.
+    # In blocks, because every queued file costs memory.
     for start in range(0, len(paths), 1024):
       block = paths[start : start + 1024]
       reasons = zip(block, pool.map(reason, block), strict=True)
@@ -333,8 +323,7 @@ def _reason(error: BaseException, path: str) -> str:
   return str(error) or type(error).__name__
 
 
-# What is often found under the name of an image: how it begins, from which byte, what
-# it is.
+# Files that are often named like images: offset, first bytes, and what they are.
 _FOREIGN = (
   (4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypheim", b"ftypmif1"), HEIC),
   (4, (b"ftypavif", b"ftypavis"), "an AVIF picture, which this Pillow does not decode"),
@@ -347,7 +336,7 @@ _FOREIGN = (
 
 
 def _foreign(path: str) -> str:
-  """What a file is that Pillow does not know; "" if that is not known here either."""
+  """Describes a file that Pillow cannot identify; "" if it is unknown here too."""
   try:
     with open(path, "rb") as file:
       start = file.read(64)

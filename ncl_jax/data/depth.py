@@ -1,8 +1,9 @@
-"""Pixel values of any type and depth to bytes, by one rule for files and arrays.
+"""Converts pixels of any type and bit depth to bytes, for files and arrays alike.
 
-Booleans are 0 and 255; floats lie in 0..1; integers of 8 bits stay. Wider integers have
-the smallest depth of 8, 10, 12, 14 or 16 bits that holds the largest value of the data
-set, and its largest number becomes 255: cameras and scanners store 12 bits in 16.
+Booleans become 0 and 255. Floats must lie in 0..1. 8-bit integers are unchanged. Wider
+integers get the smallest depth of 8, 10, 12, 14 or 16 bits that holds the data set's
+largest value, and the largest number of that depth becomes 255. (Cameras and scanners
+store 12 bits in 16.)
 """
 
 from collections.abc import Iterable
@@ -17,17 +18,17 @@ ALLOWED = "booleans, floats in 0..1, and integers in 0..65535"
 
 
 def white(values: Iterable[np.ndarray], what: str) -> int:
-  """The value that becomes 255, of all arrays of wide integers; others say nothing.
+  """The value that becomes 255, from all arrays of wide integers; others are ignored.
 
   Args:
     values: pixels of a data set, or of a sample.
-    what: what the messages call them.
+    what: their name in messages.
 
   Returns:
-    2^bits - 1. Where it is not the type's whole range, or 8 bits, the log says so.
+    2^bits - 1. The log reports more than 8 bits.
 
   Raises:
-    InputError: for values that no picture has.
+    InputError: for values that `check` refuses.
   """
   high, dtype = 0, ""
   for pixels in values:
@@ -44,7 +45,7 @@ def white(values: Iterable[np.ndarray], what: str) -> int:
 
 
 def check(pixels: np.ndarray, what: str) -> None:
-  """Raises an InputError for pixels of a type or range that no rule covers."""
+  """Raises an InputError for pixels of an unsupported type or range."""
   kind = pixels.dtype.kind
   if kind == "b" or pixels.dtype == np.uint8 or not pixels.size:
     return
@@ -68,9 +69,7 @@ def check(pixels: np.ndarray, what: str) -> None:
 def to_bytes(pixels: np.ndarray, white: int) -> np.ndarray:
   """Pixels as uint8 of the same shape, rounded.
 
-  Args:
-    pixels: that `check` lets pass.
-    white: of wide integers, from `white`; larger values become 255.
+  `white` is the value of wide integers that becomes 255, as do larger ones.
 
   >>> to_bytes(np.array([0, 2048, 4095], np.uint16), 4095).tolist()
   [0, 128, 255]

@@ -13,12 +13,10 @@ _FILE = "datasets/data/digits.csv.gz"
 
 
 def load(image_size: int = 0) -> Source:
-  """1,438 train and 359 test images, 10 classes; part of scikit-learn, no download.
+  """1,438 train and 359 test images in 10 classes, without a download.
 
-  The grey values 0..16 are scaled to 0..255; the split is `subset.divide`'s.
-
-  Args:
-    image_size: side in pixels; 0 = 8.
+  Grey values 0..16 are scaled to 0..255; the split is made by `subset.divide`. An
+  `image_size` of 0 means 8 pixels.
   """
   pixels, labels = _read()
   images = np.round(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
@@ -29,8 +27,8 @@ def load(image_size: int = 0) -> Source:
 
 def _read() -> tuple[np.ndarray, np.ndarray]:
   """Pixels [1797, 64] and labels [1797]."""
-  # The table by itself: importing scikit-learn takes seconds, and this is the first
-  # thing that a newcomer waits for.
+  # Reads the table directly, because importing scikit-learn takes seconds and new users
+  # wait for this first.
   package = importlib.util.find_spec("sklearn")
   for folder in (package.submodule_search_locations if package else None) or ():
     file = pathlib.Path(folder) / _FILE

@@ -1,7 +1,8 @@
-"""Sources `dsprites`, drawn here, each image from its index, and `dsprites:FILE`.
+"""Sources `dsprites`, whose images are drawn from their index, and `dsprites:FILE`.
 
-Factors and their values are those of the public description (Matthey et al. 2017,
-github.com/google-deepmind/dsprites-dataset); the pixels are our own, or the file's.
+Factors and their values follow the public description (Matthey et al. 2017,
+github.com/google-deepmind/dsprites-dataset). The pixels are drawn here or read from the
+public file.
 """
 
 import dataclasses
@@ -23,18 +24,18 @@ SHAPES = ("square", "ellipse", "heart")
 FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}
 SIZES = tuple(FACTORS.values())
 COUNT = math.prod(SIZES)
-# Pixels from the centre of a sprite of scale 1 to its farthest point: a sprite whose
-# centre is at any of the positions stays inside.
+# Pixels from the centre of a sprite of scale 1 to its farthest point. A sprite at any
+# position lies inside the image.
 RADIUS = 16.0
 TEST = 10_000
 
 
 def factor_values() -> dict[str, np.ndarray]:
-  """The values of the factors, as the public description has them.
+  """The values of the factors, as in the public description.
 
   Returns:
-    shape 1, 2, 3; scale 0.5 to 1; orientation 0 to 2 pi, both ends among the 40; x and
-    y 0 to 1, to the right and downwards.
+    shape 1, 2, 3; scale 0.5 to 1; orientation 0 to 2 pi, including both ends; x and y 0
+    to 1, to the right and downwards.
 
   >>> factor_values()["scale"].round(1).tolist()
   [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
@@ -49,10 +50,7 @@ def factor_values() -> dict[str, np.ndarray]:
 
 
 def factors_of(index: np.ndarray) -> np.ndarray:
-  """The factors of images, [n, 5] int64 from 0, in the order of `FACTORS`.
-
-  Args:
-    index: [n] int in 0..737,279.
+  """The factors of images [n] in 0..737,279: [n, 5] int64, in the order of `FACTORS`.
 
   >>> factors_of(np.array([0, 33, 737_279])).tolist()
   [[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [2, 5, 39, 31, 31]]
@@ -66,19 +64,13 @@ def index_of(factors: np.ndarray) -> np.ndarray:
 
 
 def render(index: np.ndarray) -> np.ndarray:
-  """Draws images.
+  """Draws the images with indices [n] in 0..737,279: uint8 [n, 64, 64, 1], 0 or 255.
 
-  A pixel is white if its centre lies in the sprite. Each sprite is drawn once, and put
-  at its position, a whole pixel from the next, by copying.
-
-  Args:
-    index: [n] int in 0..737,279.
-
-  Returns:
-    uint8 [n, 64, 64, 1], 0 or 255.
+  A pixel is white if its centre lies in the sprite. Each sprite is drawn once and
+  copied to its position, a whole number of pixels away.
 
   Raises:
-    InputError: an index outside.
+    InputError: an index out of range.
 
   >>> render(np.array([0])).shape
   (1, 64, 64, 1)
@@ -95,12 +87,12 @@ def render(index: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
-  """Images drawn when they are asked for.
+  """Images that are drawn on demand.
 
   Attributes:
-    index: [N] which; see `factors_of`.
+    index: [N] indices, see `factors_of`.
     size: side in pixels.
-    bits: the pictures of the public file, from `read_bits`; None: ours.
+    bits: images of the public file, from `read_bits`; None: drawn here.
   """
 
   index: np.ndarray
@@ -119,7 +111,7 @@ class Drawn:
     return self.draw(self.index[rows])
 
   def draw(self, index: np.ndarray) -> np.ndarray:
-    """Images, by index among all of dSprites: uint8 [n, size, size, 1]."""
+    """Images by their index in all of dSprites: uint8 [n, size, size, 1]."""
     if self.bits is None:
       pixels = render(index)
     else:
@@ -128,17 +120,17 @@ class Drawn:
 
 
 def read_bits(path: pathlib.Path, count: int = COUNT) -> np.ndarray:
-  """The pictures of the public file, an eighth of their size, read by and by.
+  """Reads the first `count` images of the public file, packed to one bit per pixel.
 
   Args:
     path: `dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz`.
-    count: of its images.
+    count: number of images.
 
   Returns:
-    uint8 [count, 64, 8], a pixel a bit; of all images 0.4 GB.
+    uint8 [count, 64, 8]; all images take 0.4 GB.
 
   Raises:
-    InputError: if it is not that file, or its images are in another order.
+    InputError: if it is another file, or its images are in another order.
   """
   try:
     with zipfile.ZipFile(path) as archive:
@@ -158,7 +150,7 @@ def read_bits(path: pathlib.Path, count: int = COUNT) -> np.ndarray:
 
 
 def _array(stream, count, shape, dtype, change=lambda x: x, rows=8192):
-  """[count, *] of an .npy file, each few rows changed as they are read."""
+  """[count, *] from an .npy file; `change` is applied to a few rows at a time."""
   np.lib.format.read_magic(stream)
   found = np.lib.format.read_array_header_1_0(stream)
   if found != ((count, *shape), False, np.dtype(dtype)):
@@ -177,21 +169,18 @@ def load(
   pair_factors: Sequence[str] = (),
   path: pathlib.Path | None = None,
 ) -> Source:
-  """727,280 train and 10,000 test images, chosen by lot, always the same.
+  """727,280 train and 10,000 test images, a fixed random split.
 
-  Labels are the three shapes; all five factors are levels of the splits.
+  Labels are the three shapes. All five factors are levels of the splits.
 
   Args:
     image_size: side in pixels; 0 = 64.
-    pair_factors: in which the two images of a positive pair differ, each drawn anew;
-      (): a pair are two views of one image.
-    path: the public file, whose pictures are taken instead of ours.
-
-  Returns:
-    The source.
+    pair_factors: factors that are redrawn for the second image of a positive pair; ():
+      a pair is two views of one image.
+    path: the public file, to use its images; None: draw them.
 
   Raises:
-    InputError: for another factor, or file.
+    InputError: for an unknown factor, or an invalid file.
   """
   for name in pair_factors:
     if name not in FACTORS:
@@ -226,7 +215,7 @@ def _partners(
 
 @functools.cache
 def _windows() -> np.ndarray:
-  """[720, 32, 32, 64, 64] views of the sprites, 6.5 MB in truth."""
+  """[720, 32, 32, 64, 64] views of the sprites, backed by 6.5 MB."""
   return np.lib.stride_tricks.sliding_window_view(_sprites(), (SIDE, SIDE), (1, 2))
 
 
@@ -235,13 +224,13 @@ def _sprites() -> np.ndarray:
   values = factor_values()
   side = SIDE + SIZES[4] - 1
   offset = np.arange(side) - (side - 1) / 2
-  # y upwards in the plane of the shapes, downwards in the image.
+  # y points up in the plane of the shapes, and down in the image.
   y, x = -offset[:, None], offset[None]
   canvas = np.empty((*SIZES[:3], side, side), np.uint8)
   for i, scale in enumerate(values["scale"]):
     for j, angle in enumerate(values["orientation"]):
       c, s = np.cos(angle), np.sin(angle)
-      # The pixels turned back, in units of the radius.
+      # The pixels, rotated back, in units of the radius.
       u = (c * x + s * y) / (scale * RADIUS)
       v = (c * y - s * x) / (scale * RADIUS)
       for k, inside in enumerate((_square, _ellipse, _heart)):
@@ -263,5 +252,5 @@ def _heart(u: np.ndarray, v: np.ndarray) -> np.ndarray:
   return (x**2 + y**2 - 1) ** 3 <= x**2 * y**3
 
 
-# Of the curve: the y of its centroid, and the distance of its farthest point from that.
+# The y of the curve's centroid, and the distance of its farthest point from it.
 HEART_CENTROID, HEART_UNIT = 0.29348, 1.29101

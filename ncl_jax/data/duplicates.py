@@ -1,4 +1,4 @@
-"""Image files that are copies of others: reported, because a test set must be new."""
+"""Finds image files that are copies of others, because a test set must be new."""
 
 import functools
 import hashlib
@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ncl_jax.host import resources
 
-# Every file is opened if another has its size: too long for more.
+# Every file is opened if another has its size, which takes too long for more files.
 MOST_FILES = 200_000
 
 _TAIL = 4096
 
 
 def copies(paths: Sequence[str]) -> list[list[str]]:
-  """Groups of files with the same bytes, each of two or more, in the order given.
+  """Groups of two or more files with the same bytes, in the order given.
 
-  Told apart by size, then by their last bytes; only what agrees in both is read whole.
-  Files that cannot be read are in no group. Of more than `MOST_FILES`, none is looked
-  at.
-
-  Args:
-    paths: of the files, each once.
+  Files are compared by size, then by their last bytes; only if both agree are they read
+  completely. Files that cannot be read are in no group. More than `MOST_FILES` files
+  are not compared. `paths` must be unique.
   """
   if len(paths) > MOST_FILES:
     return []
@@ -38,12 +35,12 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
 def describe(
   groups: Iterable[Sequence[str]], test: Iterable[str], root: str | os.PathLike
 ) -> str:
-  """One sentence about copies, or an empty text where there are none.
+  """A sentence about copies, or "" if there are none.
 
   Args:
     groups: from `copies`.
     test: the test files.
-    root: the folder from which the files are named.
+    root: the folder that file names are relative to.
   """
   groups, tests = list(groups), set(test)
   if not groups:

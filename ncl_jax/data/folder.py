@@ -1,4 +1,4 @@
-"""Source `folder:PATH`: image files, in one folder a class or without classes."""
+"""Source `folder:PATH`: image files, in one folder per class or without classes."""
 
 import dataclasses
 import hashlib
@@ -21,13 +21,13 @@ TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 ON_BAD_IMAGE = ("stop", "skip")
 
-# A run's work directory holds this file; its figures are no training images.
+# A run's work directory contains this file; its figures are not training images.
 RUN_MARK = "config.json"
 
-# Of the endings that are looked for.
+# Some of the supported endings, for messages.
 COMMON = (".jpg", ".png", ".webp", ".avif", ".tif", ".gif", ".bmp")
 
-# The key of images that lie in no class folder.
+# The key of images outside class folders.
 NO_CLASS = ""
 
 Listing = dict[str, list[str]]
@@ -35,12 +35,12 @@ Listing = dict[str, list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class _LeftOut:
-  """What is not used, or odd, in a folder; told in the log and kept for the report.
+  """Unused or unusual files in a folder, for the log and the report.
 
   Attributes:
     path: the folder.
-    endings: of the files that are no images, counted.
-    notes: what was told, without the folder's place.
+    endings: counts of the endings of files that are not images.
+    notes: the logged messages, without the folder's path.
   """
 
   path: pathlib.Path
@@ -52,22 +52,22 @@ class _LeftOut:
     self.notes.append(note)
 
   def name(self, path: str | pathlib.Path) -> str:
-    """A path as seen from the folder."""
+    """A path relative to the folder."""
     return os.path.relpath(path, self.path)
 
 
 def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") -> Source:
-  """Lists a folder of images, which are decoded when asked for.
+  """Lists a folder of images, which are decoded on demand to RGB.
 
-  Three layouts: `PATH/train/CLASS/*` with `PATH/test/CLASS/*` (or testing, val, valid,
-  validation: the first there is); `PATH/CLASS/*`; and images without classes, as
-  `PATH/*` or `PATH/train/*`, which are unlabelled. Where no test folder matches, a
-  fixed stratified fifth is held out. Classes are the folder names of both splits
-  together, so that labels agree, in the order of people: 1, 2, 10. Images may lie
-  deeper below a class folder; links are followed, but no folder is searched twice for
-  a class. Hidden files and folders, and folders with a run's config.json below, are
-  left out. Files that are copies of others are used, and reported; where a fifth is
-  held out, all copies of a file are in the same split.
+  Three layouts are accepted: `PATH/train/CLASS/*` with `PATH/test/CLASS/*` (or the
+  first of testing, val, valid, validation); `PATH/CLASS/*`; and unlabelled images, as
+  `PATH/*` or `PATH/train/*`. Without a matching test folder, a fixed stratified fifth
+  is held out. Classes are the folder names of both splits together, in natural sort
+  order (1, 2, 10), so that labels agree. Images may lie deeper inside a class folder.
+  Links are followed, but no folder is searched twice for a class. Hidden files and
+  folders, and folders that contain a run's config.json, are left out. Copies of a file
+  are used and reported; if a fifth is held out, all copies of a file are in the same
+  split.
 
   Args:
     path: the folder.
@@ -145,13 +145,13 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
 
 
 def _heic(others: Counter[str]) -> str:
-  """What to do about pictures of a telephone, if there are some."""
+  """Advice about HEIC files (photos from phones), if there are any."""
   count = sum(others[end] for end in decode.HEIC_ENDINGS)
   return f"; each of the {count} HEIC files is {decode.HEIC}" if count else ""
 
 
 def _listings(path: pathlib.Path, left_out: _LeftOut) -> tuple[Listing, Listing]:
-  """Train and test files by class; test is empty where no folder matches train."""
+  """Train and test files by class; test is empty if no folder matches train."""
   folders: dict[str, pathlib.Path] = {}
   for folder in _folders(path):
     twin = folders.setdefault(folder.name.lower(), folder)
@@ -171,7 +171,7 @@ def _listings(path: pathlib.Path, left_out: _LeftOut) -> tuple[Listing, Listing]
   for name in TEST_NAMES:
     if name in folders:
       test = _listing(folders[name], left_out)
-      # Challenges publish their test images without classes: of no use for labels.
+      # Challenges publish test images without classes, which cannot test labels.
       if test and (NO_CLASS in test) == (NO_CLASS in train):
         logging.info("%s: test images from %s", path, folders[name])
         return train, test
@@ -179,7 +179,7 @@ def _listings(path: pathlib.Path, left_out: _LeftOut) -> tuple[Listing, Listing]
 
 
 def _listing(path: pathlib.Path, left_out: _LeftOut) -> Listing:
-  """Image files by class folder or, if there are no such folders, all as one list."""
+  """Image files by class folder, or as one list if there are no class folders."""
   listing: Listing = {}
   for folder in _folders(path):
     found = _images_below(folder, left_out)
@@ -187,7 +187,7 @@ def _listing(path: pathlib.Path, left_out: _LeftOut) -> Listing:
       listing.setdefault(class_names.same_form(folder.name), []).extend(found)
     elif found is not None:
       left_out.tell(f"no images to use in {left_out.name(folder)}: left out")
-  # A link to nowhere counts: it is met as a file that cannot be read.
+  # A broken link is listed too, and reported later as a file that cannot be read.
   with os.scandir(path) as entries:
     names = [entry.name for entry in entries if not entry.is_dir()]
   loose = [os.path.join(path, name) for name in _images(names, left_out.endings)]
@@ -205,7 +205,7 @@ def _folders(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
-  """The names that are images, sorted; hidden ones are none."""
+  """The names of images, sorted; hidden files do not count."""
   found = []
   for name in names:
     end = os.path.splitext(name)[1].lower()
@@ -219,10 +219,10 @@ def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
 
 
 def _images_below(folder: pathlib.Path, left_out: _LeftOut) -> list[str] | None:
-  """None where a run is; a class that holds one is none."""
+  """Images below a class folder, or None if it contains a run's work directory."""
   found: list[str] = []
   endings: Counter[str] = Counter()
-  # A link to a folder above would be searched for ever.
+  # A link to a parent folder would be searched forever.
   seen = {os.path.realpath(above) for above in folder.parents}
   for parent, folders, files in os.walk(folder, followlinks=True):
     if RUN_MARK in files:
@@ -251,7 +251,7 @@ def _without(listing: Listing, bad: dict[str, str]) -> Listing:
 def _files(
   listing: Listing, classes: tuple[str, ...], size: int, white: int, root: pathlib.Path
 ) -> tuple[decode.Files, np.ndarray]:
-  """The files in the order of the classes, and their labels."""
+  """The files, ordered by class, and their labels."""
   if NO_CLASS in listing:
     groups = [listing[NO_CLASS]]
     labels = np.full(len(groups[0]), UNLABELLED, np.int32)
@@ -263,7 +263,7 @@ def _files(
 
 
 def _divided(whole: Split, name: str, same: list[list[str]]) -> dict[str, Split]:
-  """Holds a fifth out; copies stay together."""
+  """Holds out a fifth; copies stay together."""
   assert whole.files is not None
   row = {path: i for i, path in enumerate(whole.files.paths)} if same else {}
   copies = [[row[path] for path in group] for group in same]

@@ -1,4 +1,4 @@
-"""Source `idx:FOLDER`: the four files of MNIST, Fashion-MNIST and their kin."""
+"""Source `idx:FOLDER`: the four files of MNIST, Fashion-MNIST and similar sets."""
 
 import gzip
 import math
@@ -30,12 +30,9 @@ PREFIXES = {"train": "train", "test": "t10k"}
 def load(folder: pathlib.Path, image_size: int = 0) -> Source:
   """Reads `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same of t10k.
 
-  The files may be gzipped, their names may end in .gz and have a dot before "idx". The
-  classes are named after Fashion-MNIST if the path contains "fashion", else numbered.
-
-  Args:
-    folder: where the files are.
-    image_size: side in pixels; 0 = as they are.
+  The files may be gzipped, and their names may end in .gz and have a dot before "idx".
+  The classes get Fashion-MNIST's names if the path contains "fashion", else numbers. An
+  `image_size` of 0 leaves images unchanged.
   """
   if folder.is_file():
     raise InputError(f"idx:{folder} is a file; allowed: the folder of the four files")
@@ -73,17 +70,10 @@ def _find(folder: pathlib.Path, stem: str, kind: str) -> pathlib.Path:
 
 
 def read(path: pathlib.Path, ndim: int) -> np.ndarray:
-  """Reads one IDX file of unsigned bytes, gzipped or not.
+  """Reads an IDX file of unsigned bytes with `ndim` axes, gzipped or not.
 
   Layout: bytes 0, 0, 8 (unsigned byte), number of axes; the sizes as big-endian 32-bit
   integers; the values, last axis fastest.
-
-  Args:
-    path: the file.
-    ndim: the number of axes that it must have.
-
-  Returns:
-    uint8 array.
 
   Reference: the MNIST database, http://yann.lecun.com/exdb/mnist.
   """

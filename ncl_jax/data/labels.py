@@ -1,7 +1,7 @@
-"""Labels as users write them, by one rule for every source and for the encoder.
+"""Reads labels as users write them, for all sources and the encoder.
 
-No label: -1, NaN, None, pandas' NA and the empty name. Labels are whole numbers of any
-type, also as floats, booleans, or names.
+Labels are whole numbers of any type (also as floats), booleans, or names. -1, NaN,
+None, pandas' NA and the empty name mean unlabelled.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from ncl_jax.data import classes
 from ncl_jax.data.source import UNLABELLED
 from ncl_jax.errors import InputError
 
-# What `str` makes of a missing value: names of classes as far as anyone can know.
+# Names that `str` gives to missing values; they may also be real class names.
 _SUSPECT = frozenset(("nan", "none", "<na>", "null", "-1"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-  """Labels of one array, read but not numbered.
+  """Labels of one array, before classes are numbered.
 
   Attributes:
     values: int64 [N], or names str [N].
-    missing: bool [N], no label.
-    minus: whether one of them is written as -1.
+    missing: bool [N], True for unlabelled.
+    minus: whether any is written as -1.
   """
 
   values: np.ndarray
@@ -40,9 +40,9 @@ class Labels:
 
 
 def check_coding(read: Sequence[Labels], what: str) -> None:
-  """Raises an InputError for two classes that are written as -1 and 1.
+  """Raises an InputError for two classes written as -1 and 1.
 
-  Their -1 would pass for unlabelled, and the other class would be alone.
+  -1 would be read as unlabelled, which would leave a single class.
   """
   numbers = [found.values[~found.missing] for found in read if not found.named]
   alone = numbers and set(np.unique(np.concatenate(numbers)).tolist()) == {1}
@@ -59,7 +59,7 @@ def parse(labels: Any, what: str) -> Labels:
   Args:
     labels: [N] or [N, 1]: integers, whole floats, booleans, str, bytes in UTF-8, or
       Python objects of one of these types.
-    what: what the messages call them.
+    what: their name in messages.
 
   Raises:
     InputError: for another shape, such as one-hot codes, or other values.
@@ -83,7 +83,7 @@ def parse(labels: Any, what: str) -> Labels:
         f"as {known[odd[0]]}; allowed: whole numbers or names of classes; NaN or -1 "
         "for unlabelled"
       )
-    # Beyond int64 a cast would wrap.
+    # A cast of values beyond int64 would wrap.
     whole = np.clip(known.astype(np.float64), -(2.0**62), 2.0**62).astype(np.int64)
     minus = whole == UNLABELLED
     return Labels(
@@ -104,11 +104,11 @@ def parse(labels: Any, what: str) -> Labels:
 def factors(
   parts: Mapping[str, Any], place: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """As `numbered`, of a further level, which may also be a measured factor.
+  """Like `numbered`, for another label level, which may also be a measured factor.
 
-  Floats that are no whole numbers, such as the scales 0.5, 0.6 and 0.7, are numbered by
-  value; those that differ by less than a millionth of the range are one value, as
-  rounding makes them. NaN is no value.
+  Floats that are not whole numbers, such as the scales 0.5, 0.6 and 0.7, are numbered
+  by value. Values that differ by less than a millionth of the range count as equal,
+  because rounding can cause that. NaN means unlabelled.
   """
   arrays = {key: np.asarray(labels) for key, labels in parts.items()}
   if any(array.dtype.kind not in "f" for array in arrays.values()):
@@ -140,22 +140,22 @@ def factors(
 def numbered(
   parts: Mapping[str, Any], place: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Classes of the labels of a data set's parts, the same number in each.
+  """Numbers the classes of a data set, consistently across its parts.
 
-  Names are numbered in natural order (1, 2, 10). Numbers stay as they are, 0 to K-1;
-  those that no example has are reported.
+  Names are numbered in natural sort order (1, 2, 10). Numbers 0 to K-1 are unchanged;
+  unused ones are reported.
 
   Args:
     parts: name of an array -> labels, for `parse`.
-    place: the file or folder, for the messages.
+    place: the file or folder, for messages.
 
   Returns:
     Name of the array -> int32 [N], -1 for unlabelled; and the names of the K classes,
-    the numbers if they have none.
+    which are their numbers if they have no names.
 
   Raises:
-    InputError: for names here and numbers there, more classes than labels allow, or
-      labels that are -1 and 1 alone.
+    InputError: if some parts have names and others numbers, if there are too many
+      classes for the number of labels, or if all labels are -1 or 1.
   """
   read = {key: parse(labels, f"{key} in {place}") for key, labels in parts.items()}
   known = {key: found for key, found in read.items() if not found.missing.all()}
@@ -220,7 +220,7 @@ def _check_numbers(values: np.ndarray, examples: int, place: str, keys: str) -> 
     raise InputError(
       f"{keys} in {place} goes from {low} to {high}; allowed: 0 to K-1, or -1"
     )
-  # Identifiers taken for labels would make a classifier that fills the memory.
+  # Identifiers used as labels would make a classifier that fills the memory.
   if high + 1 > max(1000, examples):
     raise InputError(
       f"{place}: label {high} with {examples} examples in {keys}; allowed: 0 to K-1 for"
@@ -260,7 +260,7 @@ def _objects(labels: np.ndarray, what: str) -> Labels:
 
 
 def _is_missing(label: Any) -> bool:
-  # pandas' NA is known by its type's name: pandas need not be installed.
+  # pandas' NA is recognised by its type's name, so pandas need not be installed.
   if label is None or type(label).__name__ in ("NAType", "NaTType"):
     return True
   return isinstance(label, float | np.floating) and bool(np.isnan(label))

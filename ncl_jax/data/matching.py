@@ -1,4 +1,4 @@
-"""Test images of another set, in the classes of ours: for shifts of distribution."""
+"""Matches another data set's classes with ours, to test under distribution shift."""
 
 import dataclasses
 
@@ -11,10 +11,10 @@ from ncl_jax.errors import InputError
 
 
 def matched(other: Source, class_names: tuple[str, ...]) -> Source:
-  """The test images of a set whose class is one of ours, labelled as ours.
+  """Another set's test images of our classes, with our labels.
 
-  Names are compared without regard to case, spaces, - and _. Of a set that came as one
-  part, all images count.
+  Class names are compared without regard to case, spaces, - and _. If the other set was
+  not divided into train and test, all its images are used.
 
   Args:
     other: labelled data.
@@ -24,7 +24,7 @@ def matched(other: Source, class_names: tuple[str, ...]) -> Source:
     A source whose splits "train" and "test" are these images.
 
   Raises:
-    InputError: if no class, or no image, is left.
+    InputError: if no class or no image matches.
   """
   ours = {_plain(name): label for label, name in enumerate(class_names)}
   number = np.array(
@@ -68,7 +68,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Joined:
-  """The images of one part, then those of another."""
+  """The images of two parts, one after the other."""
 
   first: Images
   second: Images

@@ -1,4 +1,4 @@
-"""Source `pairs:FILE.npz`: images or texts with captions, or images with another."""
+"""Source `pairs:FILE.npz`: images or texts with captions, or pairs of images."""
 
 import itertools
 import pathlib
@@ -20,24 +20,21 @@ KINDS = ("captions", "partners")
 def load(path: pathlib.Path, image_size: int = 0) -> Source:
   """Reads an .npz file of pairs.
 
-  Its arrays: `train_images` and `test_images`, as `arrays:` has them, and beside each
-  `_captions`, texts [N], or `_partners`, the other image of each pair, or both. Without
-  `train_` and `test_`, a fixed stratified fifth of the pairs becomes the test split:
-  pairs of one thing may then lie on both sides. `_labels`, and `_labels_NAME` for
-  further levels, may be there: names of classes, or numbers from 0, -1 or the empty
-  name where unknown. Other arrays are left alone. Python objects are refused.
+  Its arrays are `train_images` and `test_images`, as for `arrays:`, each with
+  `_captions` (texts [N]), `_partners` (the other image of each pair), or both. Without
+  `train_` and `test_`, a fixed stratified fifth of the pairs becomes the test split;
+  pairs of the same object may then be in both splits. `_labels`, and `_labels_NAME` for
+  other levels, are optional: class names, or numbers from 0; -1 or the empty name means
+  unlabelled. Other arrays are ignored. Python objects are refused.
 
-  `_texts`, texts [N], in the place of `_images` make pairs of two texts.
+  For pairs of two texts use `_texts` [N] instead of `_images`.
 
   Args:
     path: the file.
-    image_size: side in pixels; 0 = as they are, the only one for texts.
-
-  Returns:
-    The source; captions are those of its splits, partners their `partners`.
+    image_size: side in pixels; 0 = unchanged, the only choice for texts.
 
   Raises:
-    InputError: for a file, an array or a length that is not as it should be.
+    InputError: for an invalid file, array or length.
   """
   name = f"pairs:{path}"
   arrays = npz.read(path)
@@ -99,7 +96,7 @@ def _split(
   path: pathlib.Path,
   image_size: int,
 ) -> Split:
-  """One part of the file, its lengths compared."""
+  """One part of the file, after checking its lengths."""
   raw = arrays[f"{prefix}images"]
   for key in (*KINDS, *(f"labels{level}" for level in levels)):
     found = arrays.get(prefix + key)
@@ -135,7 +132,7 @@ def _split(
 def _write_texts(
   arrays: dict[str, np.ndarray], prefixes: list[str], path: pathlib.Path
 ) -> None:
-  """Puts `images`, all of one size, in the place of `texts`."""
+  """Adds `images` made from `texts`, all of the same size."""
   parts = {
     p: texts_lib.checked(arrays[f"{p}texts"], f"{p}texts in {path}") for p in prefixes
   }

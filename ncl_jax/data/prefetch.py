@@ -1,4 +1,4 @@
-"""Makes the next batches in a background thread while the current one is in use."""
+"""Prepares the next batches in a background thread while one is in use."""
 
 import collections
 import concurrent.futures
@@ -13,13 +13,8 @@ def prefetch(
 ) -> Generator[T, None, None]:
   """Yields `make(step)` for every step, up to `ahead` results in advance.
 
-  Args:
-    make: the work; called in one background thread, in order.
-    steps: its arguments, possibly without end.
-    ahead: how many finished results may wait.
-
-  Yields:
-    The results in order. An exception of `make` is raised here, at its step.
+  `make` is called in one background thread, in order. `steps` may be endless. An
+  exception of `make` is raised here, at its step.
 
   >>> list(prefetch(lambda step: step * step, range(4)))
   [0, 1, 4, 9]
@@ -34,6 +29,6 @@ def prefetch(
     while pending:
       yield pending.popleft().result()
   finally:
-    # Reached on close and on garbage collection too. Not waited for: the collector may
-    # run in the very thread that is to end.
+    # Also runs on close and on garbage collection. It must not wait, because the
+    # collector may run in the thread that should end.
     pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Named splits with random access; every order, batch and part is made from them."""
+"""A data set: named splits with random access, and batches made from them."""
 
 import dataclasses
 import functools
@@ -17,17 +17,17 @@ from ncl_jax.errors import InputError
 
 UNLABELLED = -1
 
-# Sets up to this decoded size are held in memory; larger ones are decoded by batch.
+# Sets up to this decoded size are kept in memory; larger ones are decoded by batch.
 IN_MEMORY_BYTES = 2 << 30
 
-# As many images as give channel statistics to four digits.
+# Enough images for channel statistics with four digits.
 STATISTICS_IMAGES = 10_000
 
 Batch = dict[str, np.ndarray]
 
 
 class Images(Protocol):
-  """Images by position: an array, or files that are decoded when asked for."""
+  """Images by position: an array, or files that are decoded on demand."""
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -45,11 +45,11 @@ class Split:
 
   Attributes:
     images: the images.
-    labels: the classes, which training and evaluation use.
-    levels: further labels by name, int32 [N] each, such as coarser classes.
-    partners: where a positive pair is two images: gives to the positions [n] and a
-      random generator the other image of each, uint8 [n, H, W, C].
-    captions: where a positive pair is an image and a text: the texts, str [N].
+    labels: the classes that training and evaluation use.
+    levels: other labels by name, int32 [N] each, such as coarser classes.
+    partners: for pairs of images: takes positions [n] and a random generator and
+      returns the other image of each pair, uint8 [n, H, W, C].
+    captions: for pairs of image and text: the texts, str [N].
     files: the N files that the images were read from, where they are files.
   """
 
@@ -77,13 +77,13 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-  """A data set: splits "train", "test" and perhaps more, and its classes' names.
+  """A data set: splits "train", "test" and perhaps more, and its class names.
 
-  `divided`: there was one set of images, of which the test split was held out here.
-  `level_names`: names of the classes of further levels, where they have names.
+  `divided`: the test split was held out here, from a single set of images.
+  `level_names`: names of the classes of other levels, if they have names.
   `texts`: the images are texts, see `data.texts`.
-  `names`: a digest of the training images' names, in their order, where they have some.
-  `notes`: sentences that whoever reads a result of these data should know.
+  `names`: a digest of the training images' file names, in order, if they have names.
+  `notes`: sentences about the data for readers of its results.
   """
 
   name: str
@@ -150,24 +150,20 @@ class Source:
 
   @property
   def form(self) -> str:
-    """What the examples are, for a reader: "images 28x28x1"."""
+    """A description of the examples: "images 28x28x1"."""
     if self.texts:
       return f"texts of at most {math.prod(self.image_shape)} bytes"
     return f"images {'x'.join(map(str, self.image_shape))}"
 
   @property
   def kind(self) -> str:
-    """What the examples are, in a word."""
+    """The kind of examples: "texts" or "images"."""
     return "texts" if self.texts else "images"
 
   def unseen(self, split: str = "test") -> tuple[int, list[int]]:
-    """Examples of a split whose class no training example has.
+    """(number, classes) of examples in a split whose class no training example has.
 
-    Nothing that learns from the training labels can name their class: in accuracies
-    they count as errors.
-
-    Returns:
-      (number of examples, their classes).
+    No classifier can learn these classes, so they count as errors in accuracies.
     """
     labels = self.split(split).labels
     new = (labels >= 0) & ~np.isin(labels, self.split("train").labels)
@@ -196,14 +192,11 @@ class Source:
     return examples // batch_size
 
   def channel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over the train images, in [0, 1].
+    """(mean, std) of each channel over the train images, in [0, 1].
 
-    Over all pixels at once, as the published statistics of CIFAR and ImageNet are; of
-    more than `STATISTICS_IMAGES` images, that many at equal distances count.
-
-    Returns:
-      (mean, std), C numbers each; a constant channel has std 1, so that it can divide.
-      Of texts what makes a pixel its byte again.
+    They are taken over all pixels, like the published statistics of CIFAR and ImageNet,
+    of at most `STATISTICS_IMAGES` evenly spaced images. A constant channel has std 1,
+    to avoid division by 0. For texts the values turn a pixel back into its byte.
     """
     if self.texts:
       return (0.0,), (1 / 255,)
@@ -230,18 +223,18 @@ class Source:
     split: str = "train",
     pairs: bool = False,
   ) -> Generator[Batch, None, None]:
-    """Endless batches in an order that depends on the seed and the epoch alone.
+    """Endless batches in an order that depends only on the seed and the epoch.
 
-    Started at step s it gives exactly what an uninterrupted run gives from s on.
+    Starting at step s gives the same batches as an uninterrupted run from step s.
 
     Args:
       seed: with the epoch, determines the order.
       start_step: the first step, counted from the start of training.
-      batch_size: the global one, over all processes.
-      rows: int [n], which rows of every global batch to give; None for all.
-      split: where the images come from.
-      pairs: give image as [n, 2, H, W, C], each with its partner, where the split has
-        partners; they depend on the seed and the step alone.
+      batch_size: of the global batch, over all processes.
+      rows: int [n], the rows of every global batch to return; None for all.
+      split: name of the split.
+      pairs: if the split has partners, return images as [n, 2, H, W, C] with their
+        partners, which depend only on the seed and the step.
 
     Returns:
       Iterator of image uint8 [n, H, W, C], label int32 [n] and id int64 [n], the
@@ -260,7 +253,7 @@ class Source:
       rows = whole[part]
       image = data.images[rows]
       if pairs and data.partners:
-        # Of the whole batch, so that they do not depend on the number of processes.
+        # For the whole batch, so that they do not depend on the number of processes.
         others = data.partners(whole, np.random.default_rng([seed, step, 1]))[part]
         image = np.stack([image, others], axis=1)
       return {"image": image, "label": data.labels[rows], "id": rows}
@@ -274,8 +267,8 @@ class Source:
 
     Args:
       split: name of the split.
-      batch_size: the global one; may exceed the split.
-      rows: int [n], which rows of every global batch to give; None for all.
+      batch_size: of the global batch; may exceed the split.
+      rows: int [n], the rows of every global batch to return; None for all.
 
     Returns:
       Iterator, equally long on every process, of image uint8 [n, H, W, C], label int32
@@ -307,7 +300,7 @@ class Source:
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-  """The order in which an epoch visits a split: a permutation, int64 [num_examples]."""
+  """The order of the examples in an epoch: a permutation, int64 [num_examples]."""
   if seed < 0:
     raise InputError(f"seed {seed}; allowed: 0 or more")
   return np.random.default_rng([seed, epoch]).permutation(num_examples)
@@ -340,7 +333,7 @@ def _decoded(images: Images, title: str) -> np.ndarray:
   if isinstance(images, np.ndarray):
     return images
   decoded = np.empty(images.shape, np.uint8)
-  # disable=None: no bar where nobody watches.
+  # disable=None: no bar without a terminal.
   with tqdm.tqdm(total=len(images), desc=title, unit="image", disable=None) as bar:
     for rows in np.array_split(np.arange(len(images)), -(-len(images) // 256)):
       decoded[rows] = images[rows]

@@ -1,4 +1,4 @@
-"""Random parts of a split in which every class keeps its share."""
+"""Stratified random parts of a split."""
 
 import dataclasses
 import hashlib
@@ -15,14 +15,14 @@ from ncl_jax.errors import InputError
 def stratified(
   labels: np.ndarray, count: int, seed: int = 0, names: Sequence[str] = ()
 ) -> np.ndarray:
-  """Draws rows so that every class keeps its share, to within one row.
+  """Draws rows so that every class keeps its proportion, to within one row.
 
   Args:
     labels: int [N]; rows labelled -1 count as one more class.
-    count: how many rows, 0 to N.
+    count: number of rows, 0 to N.
     seed: determines the draw.
-    names: of the rows; they then determine which of a class are drawn, so that rows
-      which come or go hardly change what is drawn of the others.
+    names: of the rows. If given, they determine which rows of a class are drawn, so
+      adding or removing rows hardly changes the selection among the others.
 
   Returns:
     The chosen rows in ascending order, int64 [count].
@@ -39,7 +39,7 @@ def stratified(
   _, group = np.unique(labels, return_inverse=True)
   sizes = np.bincount(group)
   quota, remainder = np.divmod(sizes * count, len(labels))
-  # Largest remainders first, equal ones by lot.
+  # Largest remainders first, ties at random.
   largest = np.lexsort((random.random(len(sizes)), -remainder))
   quota[largest[: count - quota.sum()]] += 1
   if names:
@@ -57,17 +57,17 @@ def divide(
   names: Sequence[str] = (),
   copies: Sequence[Sequence[int]] = (),
 ) -> dict[str, Split]:
-  """Divides a set that has no test images: a fixed 80 % train, 20 % test by class.
+  """Divides a set without test images into 80 % train and 20 % test, stratified.
 
   Args:
     whole: at least two images.
     name: of the set, for messages.
-    names: of the images, where they have some, see `stratified`.
-    copies: groups of rows that hold the same image. All go where the first of them is
-      drawn, unless a class would lose its last training or test image.
+    names: of the images, if they have names, see `stratified`.
+    copies: groups of rows with the same image. Each group joins the split of its first
+      row, unless a class would lose its last training or test image.
 
   Returns:
-    The splits "train" and "test", rows in the order of the whole.
+    The splits "train" and "test", rows in the original order.
   """
   count = len(whole)
   if count < 2:
@@ -82,9 +82,9 @@ def divide(
 def _together(
   test: np.ndarray, labels: np.ndarray, copies: Sequence[Sequence[int]]
 ) -> np.ndarray:
-  """The test rows with each group of copies where its first row is.
+  """The test rows, after moving each group of copies to the split of its first row.
 
-  A group stays apart where a class would lose its last training or test image.
+  A group is not moved if a class would lose its last training or test image.
   """
   held_out = np.isin(np.arange(len(labels)), test)
   _, kind = np.unique(labels, return_inverse=True)
@@ -102,16 +102,10 @@ def _together(
 
 
 def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> Source:
-  """A source with fewer examples, drawn by class; a draw depends on the seed alone.
+  """A source with fewer examples, a stratified sample that depends only on the seed.
 
-  Args:
-    source: the whole.
-    train: examples to keep in the split "train"; 0 = all.
-    test: the same for "test".
-    seed: determines the draw.
-
-  Returns:
-    A source whose other splits are those of `source`.
+  `train` and `test` are the numbers of examples to keep; 0 = all. Other splits are
+  unchanged.
   """
   splits = dict(source.splits)
   for name, count in (("train", train), ("test", test)):
@@ -128,14 +122,16 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
 
 
 def only_classes(source: Source, names: Sequence[str]) -> Source:
-  """A source of some of the classes, such as ImageNet-100 of ImageNet.
+  """A source with only some of the classes, such as ImageNet-100 from ImageNet.
+
+  Other label levels and unlabelled images are dropped.
 
   Args:
-    source: labelled data; levels are dropped, images without a label too.
+    source: labelled data.
     names: of the classes to keep, in any order.
 
   Returns:
-    The source, whose classes are those, in their order in `source`.
+    The source; its classes keep their order in `source`.
 
   Raises:
     InputError: for names that `source` does not have.
@@ -163,18 +159,13 @@ def only_classes(source: Source, names: Sequence[str]) -> Source:
 
 
 def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
-  """A source whose training images all have a label, or a part of these by class.
+  """A source with only labelled training images, or a stratified fraction of them.
 
-  Args:
-    source: labelled data.
-    fraction: share of the labelled training images to keep, in (0, 1].
-    seed: determines the draw.
-
-  Returns:
-    A source whose other splits are those of `source`.
+  `fraction`, in (0, 1], refers to the labelled training images. Other splits are
+  unchanged.
 
   Raises:
-    InputError: if nothing is left.
+    InputError: if no image is left.
   """
   split = source.split("train")
   known = np.flatnonzero(split.labels >= 0)
@@ -191,7 +182,7 @@ def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
 
 
 def take(split: Split, rows: np.ndarray) -> Split:
-  """The split reduced to `rows`; nothing is decoded."""
+  """The split reduced to `rows`, without decoding anything."""
   partners = split.partners
   return Split(
     some(split.images, rows),
@@ -204,7 +195,7 @@ def take(split: Split, rows: np.ndarray) -> Split:
 
 
 def some(images: Images, rows: np.ndarray) -> Images:
-  """The images at the positions `rows` [n]; nothing is decoded."""
+  """The images at the positions `rows` [n], without decoding anything."""
   if isinstance(images, np.ndarray):
     return images[rows]
   return images.take(rows) if isinstance(images, Files) else _Rows(images, rows)

@@ -1,4 +1,4 @@
-"""What no set should be, and is taken all the same: told once, when it is opened."""
+"""Warnings about unusual but accepted data, given once when a set is opened."""
 
 import numpy as np
 
@@ -6,22 +6,21 @@ from ncl_jax.data.decode import spread
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 
-IMAGES = 64  # looked at
-DARK = 32  # the largest value of all these images lies below it
+IMAGES = 64  # number of images inspected
+DARK = 32  # images whose values all lie below this are suspiciously dark
 
 
 def found(source: Source) -> list[str]:
-  """Sentences, one about each oddity: images alike or dark, classes never trained on.
+  """A sentence about each finding: equal or dark images, classes never trained on.
 
-  Args:
-    source: of which up to `IMAGES` training images are looked at.
+  Up to `IMAGES` training images are inspected.
   """
   sentences = []
   rows = np.array(spread(source.num_examples("train"), IMAGES))
   try:
     images = source.split("train").images[rows]
   except InputError:
-    return []  # a damaged image is told by whoever needs it
+    return []  # a damaged image is reported when it is used
   if len(images) > 1 and (images == images[:1]).all():
     sentences.append(
       f"{len(images)} of {len(images)} training {source.kind} looked at are the same: a"

@@ -1,4 +1,4 @@
-"""Texts in the place of images: a byte a pixel, so that all else is as for images."""
+"""Stores texts as images, one byte per pixel, so that they are handled like images."""
 
 import math
 from collections.abc import Iterable
@@ -9,14 +9,11 @@ from ncl_jax.errors import InputError
 
 
 def checked(texts: np.ndarray, what: str) -> np.ndarray:
-  """Texts as they are used: str [N], none of them empty.
-
-  Args:
-    texts: of the dtype U, or S in UTF-8.
-    what: where they are from, for the errors.
+  """Checks texts of dtype U, or S in UTF-8, and returns them as str [N].
 
   Raises:
-    InputError: for another shape or dtype, other bytes, or an empty text.
+    InputError: for another shape or dtype, bytes that are not UTF-8, or an empty text;
+      `what` names them in the message.
   """
   if texts.ndim != 1 or texts.dtype.kind not in "US":
     raise InputError(
@@ -38,13 +35,10 @@ def checked(texts: np.ndarray, what: str) -> np.ndarray:
 
 
 def as_pictures(texts: Iterable[str]) -> np.ndarray:
-  """Square grey pictures whose pixels, row by row, are the UTF-8 bytes of a text.
-
-  Args:
-    texts: N texts.
+  """Square grey images whose pixels, row by row, are the UTF-8 bytes of a text.
 
   Returns:
-    uint8 [N, S, S, 1], 0 after the end, S as the longest text needs.
+    uint8 [N, S, S, 1], padded with 0; S is as large as the longest text needs.
 
   Raises:
     InputError: if a text has a zero byte.

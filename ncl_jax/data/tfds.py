@@ -18,34 +18,34 @@ from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
 
 RANDOM_ACCESS = "array_record"
-# Features whose texts are taken for captions: the first that is there.
+# Features whose texts may be captions; the first that exists is used.
 CAPTIONS = ("caption", "captions", "text")
 
 
 def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
-  """Opens a set of TensorFlow Datasets, which is downloaded and prepared if need be.
+  """Opens a set of TensorFlow Datasets, and downloads and prepares it if necessary.
 
-  Train is the split "train"; test is "test" or, if that is missing or unlabelled,
-  "validation" or, if that is too, a fixed stratified fifth of train. Sets that fit in
-  memory are loaded whole, in the order of the files. Larger ones must be prepared as
-  array_record, which alone gives random access; reading that needs no TensorFlow.
-  Further class labels, such as cifar100's coarse_label, become levels of the splits.
-  Of a feature of `CAPTIONS` that holds texts, the first text of each image is its
-  caption: a text alone, a list of them, or "text" in a list as coco_captions has it.
+  Train is the split "train". Test is "test"; if that is missing or unlabelled,
+  "validation"; if that is too, a fixed stratified fifth of train. Sets that fit in
+  memory are loaded completely, in file order. Larger ones must be prepared as
+  array_record, the only format with random access; reading it needs no TensorFlow.
+  Other class labels, such as cifar100's coarse_label, become levels of the splits. A
+  caption is the first text of a feature in `CAPTIONS`, which may be a text, a list of
+  texts, or "text" in a list as in coco_captions.
 
   Args:
     name: as in `tensorflow_datasets.load`, e.g. "cifar100" or "imagenet_resized/32x32".
-      The environment variable TFDS_DATA_DIR says where sets are kept.
-    image_size: side in pixels; 0 = as they are, and where they differ the median
-      shorter side, at most 256.
-    need_train: False takes a set with test images alone, too, for both splits.
+      The environment variable TFDS_DATA_DIR sets the data folder.
+    image_size: side in pixels; 0 = unchanged or, if sizes differ, the median shorter
+      side, at most 256.
+    need_train: False also accepts a set with only test images, used for both splits.
   """
   builder = _builder(name)
   if not need_train and "train" not in builder.info.splits:
     return _test_alone(builder, name, image_size)
   labelled, caption = _has_labels(builder), _caption_key(builder)
   names = {"train": "train"}
-  # Only the first one is looked at: to read all of a large split takes long.
+  # Only the first example is read, because reading all of a large split takes long.
   for test in ("validation", "test"):
     if test in builder.info.splits:
       first = next(iter(_examples(builder, test, 1)))
@@ -64,7 +64,7 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
 
 
 def _test_alone(builder: Any, name: str, image_size: int) -> Source:
-  """A set such as the corrupted ones, which nobody trains on."""
+  """A set with only test images, such as the corrupted ones."""
   known = [s for s in ("test", "validation") if s in builder.info.splits]
   split = known[0] if known else next(iter(builder.info.splits))
   labelled = _has_labels(builder, split)
@@ -83,7 +83,7 @@ def _class_names(builder: Any, labelled: bool) -> tuple[str, ...]:
 def _reader(
   builder: Any, name: str, splits: Iterable[str], shape: tuple[int, int, int]
 ) -> Callable[..., Split]:
-  """How to read so many images: all at once, or each when it is asked for."""
+  """The function that reads the images: all at once, or each on demand."""
   total = sum(builder.info.splits[split].num_examples for split in splits)
   whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
   if not whole and builder.info.file_format.value != RANDOM_ACCESS:
@@ -97,7 +97,7 @@ def _reader(
 
 
 def _builder(name: str) -> Any:
-  """A builder whose data are there."""
+  """A builder whose data are prepared."""
   import tensorflow_datasets as tfds
 
   data_dir = os.environ.get("TFDS_DATA_DIR")
@@ -115,7 +115,7 @@ def _builder(name: str) -> Any:
     _hide_accelerators()
     try:
       builder.download_and_prepare()
-    # AssertionError: a set that must be downloaded by hand, with the instructions.
+    # AssertionError: the set must be downloaded by hand; contains the instructions.
     except (
       OSError,
       AssertionError,
@@ -132,14 +132,14 @@ def _builder(name: str) -> Any:
 
 
 def _hide_accelerators():
-  """Before TensorFlow's first operation: else it takes the memory that JAX needs."""
+  """Keeps TensorFlow off the GPUs, whose memory JAX needs; call before its first op."""
   import tensorflow as tf
 
   tf.config.set_visible_devices([], "GPU")
 
 
 def _has_labels(builder: Any, split: str = "train") -> bool:
-  """Checks that there are such images; says whether they have a class label."""
+  """Checks that the split has images; returns whether they have a class label."""
   import tensorflow_datasets as tfds
 
   features, splits = dict(builder.info.features.items()), builder.info.splits
@@ -164,7 +164,7 @@ def _label_keys(builder: Any) -> list[str]:
 
 
 def _caption_key(builder: Any) -> str:
-  """The feature of `CAPTIONS` that holds texts, or lists of them; "" for none."""
+  """The feature in `CAPTIONS` that holds texts or lists of texts; "" for none."""
   features = dict(builder.info.features.items())
   for key in (key for key in CAPTIONS if key in features):
     kinds, shapes = features[key].np_dtype, features[key].shape
@@ -177,7 +177,7 @@ def _caption_key(builder: Any) -> str:
 
 
 def _first_text(value: Any) -> str:
-  """The first text of a caption feature's value; "" of an empty list."""
+  """The first text of a caption feature's value; "" for an empty list."""
   found = np.atleast_1d(value["text"] if isinstance(value, dict) else value)
   first = found[0] if len(found) else ""
   return first.decode("utf-8") if isinstance(first, bytes) else str(first)
@@ -190,14 +190,14 @@ def _split(
   columns: dict[str, np.ndarray],
   captions: list[str],
 ) -> Split:
-  """A split of the labels by feature; "coarse_label" is the level "coarse"."""
+  """A split with a level per label feature; "coarse_label" is the level "coarse"."""
   unknown = np.full(len(images), UNLABELLED, np.int32)
   labels = columns.pop("label", unknown)
   levels = {key.removesuffix("_label"): column for key, column in columns.items()}
   found = None
   empty = [i for i, text in enumerate(captions) if not text.strip()]
   if empty:
-    # Whoever needs captions is told that there are none; others need not care.
+    # Users of captions are told that there are none; others are not affected.
     logging.warning(
       "tfds:%s, %s: %d of %d captions are empty, the first at %d: taken as images "
       "without captions",
@@ -210,7 +210,7 @@ def _split(
 
 
 def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dict]:
-  """The first examples, or all, as dicts of numpy arrays in the order of the files."""
+  """The first examples, or all, as dicts of numpy arrays in file order."""
   import tensorflow_datasets as tfds
 
   if builder.info.file_format.value == RANDOM_ACCESS:
@@ -268,7 +268,7 @@ def _open(
   columns = {key: np.empty(len(images), np.int32) for key in keys}
   captions = []
   if keys or caption:
-    # The images stay encoded, but all records are read once.
+    # Images stay encoded, but all records are read once.
     skip = {"image": tfds.decode.SkipDecoding()}
     records = builder.as_data_source(split, decoders=skip)
     for i in tqdm.trange(len(images), desc=f"{split} labels", disable=None):
@@ -282,11 +282,11 @@ def _open(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Records:
-  """Images in array_record files, decoded by several threads when asked for."""
+  """Images in array_record files that several threads decode on demand."""
 
   records: Any
   image_shape: tuple[int, int, int]
-  encoded: bool  # JPEGs, decoded here, to the size that is needed
+  encoded: bool  # JPEGs, decoded here to the size needed
 
   @property
   def shape(self) -> tuple[int, ...]:

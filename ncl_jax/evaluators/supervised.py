@@ -255,7 +255,7 @@ def make_step(
 
   def step(state, network, batch):
     key = jax.random.fold_in(numerics.key(config.seed), state.step)
-    draws = augment.draws(key, batch["image"].shape[0], views=1)
+    draws = augment.view_parameters(key, batch["image"].shape[0], views=1)
     images = augment.make_views(draws, batch["image"], view)[:, 0]
     gradients, (batch_stats, values) = jax.grad(loss_fn, has_aux=True)(
       state.params, state.batch_stats, network, images, batch["label"]

@@ -74,7 +74,7 @@ def picture(
   recipe = config_lib.augmentation(config)
   order = np.random.default_rng(config.seed).permutation(source.num_examples("train"))
   chosen = source.split("train").images[order[:images]]
-  u = augment.draws(numerics.key(config.seed), len(chosen), views)
+  u = augment.view_parameters(numerics.key(config.seed), len(chosen), views)
   make = jax.jit(augment.make_views, static_argnames="config")
   trained = _pixels(make(u, chosen, config=recipe), recipe)
   test = _pixels(jax.jit(augment.eval_view, static_argnums=1)(chosen, recipe), recipe)

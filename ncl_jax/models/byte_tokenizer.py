@@ -1,4 +1,4 @@
-"""Texts as tokens: their UTF-8 bytes, cut or padded to one length."""
+"""Byte tokenizer: a text's UTF-8 bytes, truncated or padded to a fixed length."""
 
 from collections.abc import Iterable
 
@@ -11,19 +11,12 @@ VOCABULARY = 257  # padding, and every byte plus 1
 
 
 def encode(texts: Iterable[str], length: int) -> np.ndarray:
-  """Tokens of texts: byte b is b + 1, and 0 stands after the end.
+  """Tokens of N texts, int32 [N, length]: byte b becomes b + 1, and 0 is padding.
 
-  What is beyond `length` bytes is cut off, in the middle of a character if need be.
-
-  Args:
-    texts: N texts.
-    length: L, at least 1.
-
-  Returns:
-    int32 [N, L].
+  Texts are truncated to `length` bytes, possibly in the middle of a character.
 
   Raises:
-    InputError: a wrong length.
+    InputError: `length` is below 1.
 
   >>> encode(["ab", "c"], 3).tolist()
   [[98, 99, 0], [100, 0, 0]]
@@ -37,11 +30,7 @@ def encode(texts: Iterable[str], length: int) -> np.ndarray:
 
 
 def cut(texts: Iterable[str], length: int) -> str:
-  """A sentence about texts that `encode` cuts off; "" if it cuts none.
-
-  Args:
-    texts: N texts.
-    length: L, bytes.
+  """A sentence about the texts that `encode` truncates; "" if there are none.
 
   >>> cut(["a long text", "a long word", "c"], 6)
   '2 of 3 are cut off at 6 bytes, the longest has 11: 3 different ones become 2'
@@ -58,13 +47,7 @@ def cut(texts: Iterable[str], length: int) -> str:
 
 
 def decode(tokens: np.ndarray) -> list[str]:
-  """The texts of tokens; a character that was cut in two is left out.
-
-  Args:
-    tokens: int [N, L], from `encode`.
-
-  Returns:
-    N texts.
+  """The texts of tokens [N, L] from `encode`, without truncated characters.
 
   >>> decode(np.array([[98, 99, 0]]))
   ['ab']

@@ -9,11 +9,11 @@ from ncl_jax.models.projector import NoProjector, Projector
 
 
 class ContrastiveModel(nn.Module):
-  """A backbone and the projector on top of it; the transform and the loss come after.
+  """A backbone with a projector; the transform and the loss are applied outside.
 
-  Hashable, so it can be a static argument of a jitted function. Variables:
-  `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`, the latter also
-  of a projector that normalises.
+  Hashable, so it can be a static argument of a jitted function. The variables are
+  `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`; a projector with
+  BatchNorm also has statistics.
 
   Attributes:
     backbone: e.g. `resnet18()` or `vit.vit_tiny(32)`.
@@ -30,9 +30,9 @@ class ContrastiveModel(nn.Module):
 
     Args:
       x: images; with `views = V`, row V n + v is view v of example n.
-      train: True normalises by the batch's statistics, of each view by itself, and
-        moves the running ones (`mutable=["batch_stats"]`); False uses the latter.
-      views: views of each example among the rows.
+      train: True normalises each view by its batch statistics and updates the running
+        statistics (`mutable=["batch_stats"]`); False uses the running statistics.
+      views: number of views per example.
 
     Returns:
       h and z, float32 (float64 for float64 input and parameters).
@@ -41,9 +41,10 @@ class ContrastiveModel(nn.Module):
     return h, self.projector(h, train, views)
 
   def embed(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Images [B, H, W, C] -> h [B, F], projector's hidden layer, z [B, D]; evaluation.
+    """In evaluation mode: images [B, H, W, C] -> h [B, F], hidden layer, z [B, D].
 
-    Call as `model.apply(variables, x, method="embed")`.
+    The hidden layer is the projector's. Call as `model.apply(variables, x,
+    method="embed")`.
     """
     h = self.backbone(x, False)
     return h, *self.projector.layers(h)

@@ -1,4 +1,4 @@
-"""2-D convolution whose gradients are fast on CPU too, outside and inside loops."""
+"""2-D convolution with gradients that are also fast on CPU, inside loops and out."""
 
 import functools
 
@@ -8,21 +8,21 @@ from jax import lax
 
 from ncl_jax import numerics
 
-_NO_FORWARD_MODE = "conv2d has jax.grad, no jax.jvp: use lax.conv_general_dilated"
+_NO_FORWARD_MODE = "conv2d supports jax.grad, not jax.jvp: use lax.conv_general_dilated"
 
 
 def conv2d(
   x: jax.Array, kernel: jax.Array, strides: int = 1, padding: int = 0
 ) -> jax.Array:
-  """Cross-correlates images with a kernel, zero-padded alike on all four sides.
+  """Cross-correlates images with a kernel, with equal zero padding on all sides.
 
   `y[b, i, j, o] = sum_{a, e, c} x[b, s i + a - p, s j + e - p, c] kernel[a, e, c, o]`,
-  s the stride, p the padding, x = 0 outside. Sizes as in torch:
-  `h = (H + 2 p - KH) // s + 1`. The forward pass is `lax.conv_general_dilated`. Its
-  gradients are autodiff's, except on CPU: there XLA runs autodiff's kernel gradient on
-  one thread, and both gradients tens of times slower inside a loop than outside. Other
-  forms, convolutions and matrix products, take their place, equal up to rounding.
-  There is no forward mode (`jax.jvp`).
+  with stride s, padding p, and x = 0 outside. Sizes are as in torch:
+  `h = (H + 2 p - KH) // s + 1`. The forward pass is `lax.conv_general_dilated`. The
+  gradients are autodiff's, except on CPU. There XLA runs autodiff's kernel gradient on
+  one thread, and runs both gradients tens of times slower inside a loop than outside.
+  On CPU other convolutions and matrix products replace them, equal up to rounding.
+  Forward mode (`jax.jvp`) is not supported.
 
   Args:
     x: [B, H, W, C] images.
@@ -73,8 +73,8 @@ def _backward(strides, padding, residuals, dy):
     )
     return transpose(dy)[0]
 
-  # Chosen while lowering: the compiled program holds one of the two and no conditional.
-  # Two choices, so that a gradient nobody uses (the first layer's dx) is dropped.
+  # Chosen while lowering, so the compiled program has no conditional. The two gradients
+  # are chosen separately, so that an unused one (the first layer's dx) is dropped.
   cpu_dx = functools.partial(_input_gradient, strides=strides, padding=padding)
   cpu_dk = functools.partial(_kernel_gradient, strides=strides, padding=padding)
   operands = (*residuals, dy)
@@ -87,13 +87,13 @@ def _backward(strides, padding, residuals, dy):
 _conv2d.defvjp(_forward, _backward)
 
 
-# The axes are in this order throughout, operands transposed by hand: any other makes
-# autodiff's form slow in a loop, where XLA's CPU backend does not reorder them.
+# The axes always have this order, and operands are transposed by hand. In a loop XLA's
+# CPU backend does not reorder axes, and any other order is slow.
 _AXES = ("NHWC", "HWIO", "NHWC")
 
 
 def _input_gradient(x, kernel, dy, *, strides, padding):
-  """Convolves dy, spread to the spacing of x, with the turned kernel."""
+  """Convolves dy, dilated to the spacing of x, with the rotated kernel."""
   borders = [
     (size - 1 - padding, length + padding - 1 - (count - 1) * strides)
     for size, length, count in zip(
@@ -112,9 +112,9 @@ def _input_gradient(x, kernel, dy, *, strides, padding):
 
 def _kernel_gradient(x, kernel, dy, *, strides, padding):
   height, width, channels, features = kernel.shape
-  # Measured: below these sizes, where the arrays fit a cache, the convolution wins by
-  # up to three times; above, the products do, also by up to three times, and on every
-  # core. Both keep sums of bfloat16 in float32.
+  # Measured: below these sizes, where the arrays fit a cache, the convolution is up to
+  # three times faster. Above, the products are, and they use every core. Both
+  # accumulate bfloat16 in float32.
   small = channels * features <= 64**2 and dy.size <= 2**21
   if height * width > 1 and channels >= 8 and small:
     dk = _kernel_gradient_by_convolution(x, kernel, dy, strides, padding)
@@ -124,7 +124,7 @@ def _kernel_gradient(x, kernel, dy, *, strides, padding):
 
 
 def _kernel_gradient_by_convolution(x, kernel, dy, strides, padding):
-  """Convolves x, rows for channels, with dy spread to the spacing of x."""
+  """Convolves x, with rows as channels, with dy dilated to the spacing of x."""
   borders = [
     (padding, (count - 1) * strides + size - length - padding)
     for size, length, count in zip(
@@ -144,19 +144,19 @@ def _kernel_gradient_by_convolution(x, kernel, dy, strides, padding):
 
 
 def _kernel_gradient_by_products(x, kernel, dy, strides, padding):
-  """A matrix product a kernel position: the pixels it meets, transposed, times dy."""
+  """One matrix product per kernel position: its input pixels, transposed, times dy."""
   height, width, channels, features = kernel.shape
   x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
   rows, columns = ((count - 1) * strides + 1 for count in dy.shape[1:3])
-  # Flattened first: with three contracted axes XLA copies through a slower layout.
+  # Flattened first, because XLA copies three contracted axes to a slower layout.
   dy = dy.reshape(-1, features)
   pixels = [
     x[:, i : i + rows : strides, j : j + columns : strides].reshape(-1, channels)
     for i in range(height)
     for j in range(width)
   ]
-  # A product with 1 or 3 columns costs as much as one with 16: images' channels are
-  # put side by side. Wider ones would only copy memory.
+  # A product with 1 or 3 columns costs as much as one with 16, so image channels of
+  # several positions share one product. Wider inputs would only cost copies.
   group = max(1, 16 // channels)
   products = [
     lax.dot_general(

@@ -1,4 +1,4 @@
-"""Network layers with torch's definitions: convolution, batch normalisation, linear."""
+"""Convolution, linear layer and batch normalisation as torch defines them."""
 
 import math
 from collections.abc import Callable
@@ -15,33 +15,32 @@ from ncl_jax.errors import InputError
 from ncl_jax.models.convolution import conv2d
 from ncl_jax.numerics import at_least_float32
 
-# What costs more to make again than to keep until the backward pass: convolutions'
-# outputs, as they are, and batches' statistics.
-KEPT = "kept"
+# Name of what is saved for backward, because rematerialising it would cost more: the
+# convolutions' outputs and the batch statistics.
+SAVED = "saved"
 
 
-def from_kept(
+def remat_rest(
   method: Callable[..., Any], static: tuple[int, ...]
 ) -> Callable[..., Any]:
-  """A method of a module that keeps `KEPT` alone for its backward pass.
+  """A module's method that saves only `SAVED` for backward and rematerialises the rest.
 
-  The rest follows from that at little cost: results of normalisation, ReLU and sums are
-  as large as convolutions' outputs, and computing them takes hardly longer than reading
-  them. The numbers are the same.
+  Outputs of normalisation, ReLU and sums are as large as those of convolutions, but
+  computing them takes hardly longer than reading them. The numbers are the same.
 
   Args:
     method: of a module, called as `method(module, ...)`.
-    static: places of its arguments that are no arrays, the module's being 0.
+    static: positions of its arguments that are not arrays; the module's is 0.
   """
-  policy = jax.checkpoint_policies.save_only_these_names(KEPT)
+  policy = jax.checkpoint_policies.save_only_these_names(SAVED)
   return nn.remat(method, static_argnums=static, policy=policy)
 
 
 def _draw(
   sampler: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...]
 ) -> jax.Array:
-  # Drawn flat: the same numbers, but XLA needs a tenth of the time to compile them,
-  # which for a whole network is seconds instead of half a minute.
+  # Drawn flat, which gives the same numbers in a tenth of the compilation time: seconds
+  # instead of half a minute for a whole network.
   return sampler(key, (math.prod(shape),), jnp.float32).reshape(shape)
 
 
@@ -56,9 +55,9 @@ class Conv(nn.Module):
     size: kernel height and width, in pixels.
     strides: pixels between outputs.
     padding: zero pixels on each side.
-    dtype: computation's type; None = that of input and parameters. Parameters are
+    dtype: of the computation; None = that of input and parameters. Parameters are
       float32.
-    kept: whether `from_kept` keeps the output; else it is computed again.
+    saved: whether `remat_rest` saves the output or rematerialises it.
 
   Reference: He et al. 2015 (arXiv:1502.01852), eq. 14.
   """
@@ -68,7 +67,7 @@ class Conv(nn.Module):
   strides: int = 1
   padding: int = 0
   dtype: Any = None
-  kept: bool = True
+  saved: bool = True
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -82,17 +81,15 @@ class Conv(nn.Module):
     kernel = self.param("kernel", init, shape)
     x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
     y = conv2d(x, kernel, self.strides, self.padding)
-    return checkpoint_name(y, KEPT) if self.kept else y
+    return checkpoint_name(y, SAVED) if self.saved else y
 
 
 class Linear(nn.Module):
-  """Affine map `x kernel + bias` with torch's default initialisation.
-
-  Both are uniform in `+-1 / sqrt(fan_in)`.
+  """`x kernel + bias` with torch's initialisation, uniform in `+-1 / sqrt(fan_in)`.
 
   Attributes:
-    features: width out.
-    dtype: computation's type; None = that of input and parameters. Parameters are
+    features: width of the output.
+    dtype: of the computation; None = that of input and parameters. Parameters are
       float32.
   """
 
@@ -115,27 +112,27 @@ class Linear(nn.Module):
 
 
 class BatchNorm(nn.Module):
-  """Batch normalisation as torch defines it, with statistics of each view by itself.
+  """Batch normalisation as in torch, with separate statistics for each view.
 
   `y = (x - mean) / sqrt(var + 1e-5) * scale + bias`, per channel. Training uses the
-  mean and the biased variance of the batch, over rows and pixels, and moves the running
-  ones: `running += 0.1 (batch - running)`, where the variance counts as
-  `n / (n - 1) var`, unbiased. Otherwise the running ones are used.
+  batch's mean and biased variance over rows and pixels, and updates the running
+  statistics: `running += 0.1 (batch - running)`, with the unbiased variance
+  `n / (n - 1) var`. Evaluation uses the running statistics.
 
-  With `views = V` the rows are example-major (row V n + v is view v of example n); view
-  v is normalised by its own statistics and the running ones move once a view, view 0
-  first, exactly as V forward passes, one a view, would move them. Under `jax.jit` with
-  sharded rows the statistics are those of the whole batch.
+  With `views = V` the rows are example-major (row V n + v is view v of example n). Each
+  view is normalised by its own statistics. The running statistics are updated once per
+  view, view 0 first, exactly as by V forward passes with one view each. Under `jax.jit`
+  with sharded rows, the statistics cover the whole batch.
 
-  Statistics are float32 (float64 for float64 input) whatever the computation's type.
+  Statistics are float32 (float64 for float64 input) for any dtype.
 
   Attributes:
-    momentum: share of the batch in the new running statistics, torch's convention.
+    momentum: weight of the batch in the new running statistics, as in torch.
     epsilon: added to the variance.
-    dtype: type of the result; None = that of input and parameters.
+    dtype: of the result; None = that of input and parameters.
 
-  Reference: Ioffe & Szegedy 2015 (arXiv:1502.03167); statistics per view as in the
-  released code, which passes one view after the other.
+  Reference: Ioffe & Szegedy 2015 (arXiv:1502.03167); per-view statistics as in the
+  released code, which passes the views one after the other.
   """
 
   momentum: float = 0.1
@@ -154,11 +151,11 @@ class BatchNorm(nn.Module):
       raise InputError(
         f"{x.shape[0]} rows in {views} views: the rows must be a multiple of the views"
       )
-    # [N, V, H, W, C]: a split of the row axis, which moves nothing between devices.
+    # [N, V, H, W, C]: splitting the row axis moves nothing between devices.
     grouped = at_least_float32(x).reshape(-1, views, *x.shape[1:])
     if train:
       moments = self._move(grouped, running_mean, running_var)
-      mean, var = checkpoint_name(moments, KEPT)
+      mean, var = checkpoint_name(moments, SAVED)
     else:
       mean, var = running_mean.value[None], running_var.value[None]
     factor = scale[None] * jax.lax.rsqrt(var + self.epsilon)
@@ -170,26 +167,26 @@ class BatchNorm(nn.Module):
   def _move(
     self, grouped: jax.Array, running_mean: nn.Variable, running_var: nn.Variable
   ) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance [V, C] of the batch; moves the running ones."""
+    """Mean and biased variance [V, C] of the batch; updates the running statistics."""
     rows, views, height, width, _ = grouped.shape
     count = rows * height * width
     if count < 2:
       raise InputError(
         f"{count} value per channel: training needs at least 2 to normalise a batch"
       )
-    # One pass over the batch gives both moments. Taken about the running mean, which
-    # soon follows the batch's, the difference below keeps its digits; exact about any.
+    # One pass over the batch gives both moments. They are taken about the running mean,
+    # which is close to the batch's, so that the difference below keeps its precision.
     shift = jax.lax.stop_gradient(running_mean.value)
     moved = grouped - shift[None, None, None, None]
     first = jnp.mean(moved, (0, 2, 3))
     var = jnp.maximum(jnp.mean(moved * moved, (0, 2, 3)) - first * first, 0)
     mean = first + shift[None]
     if not self.is_initializing():
-      # All views' moves at once: a view's part fades with each that comes after it.
+      # The updates of all views at once: each later view discounts the earlier ones.
       old = (1 - self.momentum) ** views
       faded = (1 - self.momentum) ** np.arange(views - 1, -1, -1)
       weights = (self.momentum * faded).astype(mean.dtype)[:, None]
-      # No gradient flows here, and none is traced.
+      # Without gradient, so that none is traced.
       seen = jax.lax.stop_gradient((mean, var * (count / (count - 1))))
       for running, batch in zip((running_mean, running_var), seen, strict=True):
         running.value = old * running.value + jnp.sum(weights * batch, 0)

@@ -1,4 +1,4 @@
-"""The projector, and a stand-in for models without one."""
+"""The projector, and an identity for models without one."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class Projector(nn.Module):
   Attributes:
     hidden: width of the hidden layers.
     out: width D of the result.
-    dtype: computation's type; None = that of input and parameters. Results are float32.
+    dtype: of the computation; None = that of input and parameters. Results are float32.
     depth: linear layers, at least 1.
     batch_norm: normalise each hidden layer before its ReLU.
 
@@ -38,7 +38,7 @@ class Projector(nn.Module):
     for i in range(1, self.depth):
       hidden = Linear(self.hidden, self.dtype, name=f"linear{i}")(hidden)
       if self.batch_norm:
-        pixel = hidden[:, None, None]  # rows are images of one pixel to BatchNorm
+        pixel = hidden[:, None, None]  # for BatchNorm, a row is an image of one pixel
         norm = BatchNorm(dtype=self.dtype, name=f"bn{i}")
         hidden = norm(pixel, train, views)[:, 0, 0]
       hidden = nn.relu(hidden)
@@ -51,7 +51,7 @@ class Projector(nn.Module):
 
 
 class NoProjector(nn.Module):
-  """In a projector's place where there is none: hidden layer and z are h."""
+  """Used for models without a projector: hidden layer and z are h."""
 
   def layers(self, h: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, F] -> h twice."""

@@ -1,4 +1,4 @@
-"""ResNet backbones with torchvision's definitions."""
+"""ResNet backbones as torchvision defines them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from ncl_jax import checks
-from ncl_jax.models.layers import KEPT, BatchNorm, Conv, from_kept
+from ncl_jax.models.layers import SAVED, BatchNorm, Conv, remat_rest
 from ncl_jax.numerics import at_least_float32
 
 STEMS = ("cifar", "imagenet")
@@ -21,7 +21,7 @@ class BasicBlock(nn.Module):
   Attributes:
     width: channels of the stage.
     strides: of the first convolution.
-    dtype: computation's type.
+    dtype: of the computation.
   """
 
   width: int
@@ -40,12 +40,12 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-  """1x1, 3x3 and 1x1 convolution and a shortcut; the 3x3 one strides (version 1.5).
+  """1x1, 3x3 and 1x1 convolution and a shortcut (version 1.5: the 3x3 is strided).
 
   Attributes:
     width: channels of the 3x3 convolution.
     strides: of the 3x3 convolution.
-    dtype: computation's type.
+    dtype: of the computation.
   """
 
   width: int
@@ -66,7 +66,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(block: Any, x: jax.Array, train: bool, views: int) -> jax.Array:
-  """The input, brought to the block's output shape where that differs."""
+  """The input, projected to the block's output shape if that differs."""
   features = block.width * block.expansion
   if block.strides == 1 and x.shape[-1] == features:
     return x
@@ -82,15 +82,14 @@ class ResNet(nn.Module):
     block: `BasicBlock` or `Bottleneck`.
     stem: "cifar" = 3x3 convolution, stride 1, padding 2 (the released code's); or
       "imagenet" = 7x7, stride 2, padding 3, then 3x3 max-pooling, stride 2.
-    width: channels of the first stage; doubled in each further one.
-    dtype: computation's type, e.g. bfloat16; None = that of input and parameters.
+    width: channels of the first stage; doubled in each later stage.
+    dtype: of the computation, e.g. bfloat16; None = that of input and parameters.
       Parameters and results are float32.
-    remat: keep only each block's input for the backward pass and compute the rest
-      again: the same numbers in less memory and more time. Otherwise convolutions'
-      outputs are kept, and what lies between them is computed again, with it the CIFAR
-      stem's.
-    keep_all: without `remat`, leave to the compiler what is kept. A CPU's computes
-      cheap parts again by itself, and tracing takes a fifth less.
+    remat: save only each block's input for backward and rematerialise the rest: the
+      same numbers with less memory and more time. Otherwise convolutions' outputs are
+      saved, except the CIFAR stem's, and the rest is rematerialised.
+    save_all: without `remat`, let the compiler decide what is saved. On CPU it
+      rematerialises cheap parts itself, and tracing is a fifth faster.
 
   Reference: He et al. 2015 (arXiv:1512.03385), table 1.
   """
@@ -101,7 +100,7 @@ class ResNet(nn.Module):
   width: int = 64
   dtype: Any = None
   remat: bool = False
-  keep_all: bool = False
+  save_all: bool = False
 
   @property
   def num_features(self) -> int:
@@ -111,13 +110,13 @@ class ResNet(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
     """[B, H, W, C] images -> [B, F] features h, float32."""
-    x = self._wrapped(ResNet._maps, (2, 3))(self, x, train, views)
+    x = self._wrapped(ResNet._stages, (2, 3))(self, x, train, views)
     return jnp.mean(at_least_float32(x), (1, 2))
 
-  def _maps(self, x: jax.Array, train: bool, views: int) -> jax.Array:
-    """[B, H, W, C] images -> the last stage's maps [B, h, w, F]."""
-    # Each by itself: otherwise the compiler makes the maps of a stage together with its
-    # output, which the next one needs long before.
+  def _stages(self, x: jax.Array, train: bool, views: int) -> jax.Array:
+    """[B, H, W, C] images -> the last stage's feature maps [B, h, w, F]."""
+    # Each stage is wrapped separately. Otherwise the compiler rematerialises all of a
+    # stage's feature maps as soon as the next stage needs its output.
     stage = self._wrapped(ResNet._stage, (2, 3, 4))
     for index in range(len(self.stages)):
       x = stage(self, x, index, train, views)
@@ -126,14 +125,14 @@ class ResNet(nn.Module):
   def _wrapped(
     self, method: Callable[..., Any], static: tuple[int, ...]
   ) -> Callable[..., Any]:
-    plain = self.remat or self.keep_all
-    return method if plain else from_kept(method, static)
+    plain = self.remat or self.save_all
+    return method if plain else remat_rest(method, static)
 
   def _stage(self, x: jax.Array, stage: int, train: bool, views: int) -> jax.Array:
-    """Images, for stage 0, or the maps of the stage before -> maps of this one."""
+    """The previous stage's feature maps (stage 0: images) -> this stage's."""
     parts: list[Any] = [ResNet._stem, self.block]
     if self.remat:
-      # Counted with `self`: train and views are no arrays.
+      # Positions of train and views, which are not arrays, counted from `self`.
       parts = [nn.remat(part, static_argnums=(2, 3)) for part in parts]
     stem, block = parts
     if stage == 0:
@@ -146,29 +145,23 @@ class ResNet(nn.Module):
     return x
 
   def _stem(self, x: jax.Array, train: bool, views: int) -> jax.Array:
-    """[B, H, W, C] images -> what the first block sees."""
+    """[B, H, W, C] images -> input of the first block."""
     size, strides, padding = (3, 1, 2) if self.stem == "cifar" else (7, 2, 3)
-    # Of three channels a small kernel makes a tenth of all maps by less than a
-    # hundredth of all products: not worth keeping.
-    kept = self.stem != "cifar"
-    x = Conv(self.width, size, strides, padding, self.dtype, kept, name="conv1")(x)
+    # The small kernel on three channels makes a tenth of all feature maps with less
+    # than a hundredth of the arithmetic, so its output is not worth saving.
+    saved = self.stem != "cifar"
+    x = Conv(self.width, size, strides, padding, self.dtype, saved, name="conv1")(x)
     x = nn.relu(BatchNorm(dtype=self.dtype, name="bn1")(x, train, views))
     if self.stem == "cifar":
       return x
     x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
-    return checkpoint_name(x, KEPT)
+    return checkpoint_name(x, SAVED)
 
 
 def resnet10(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
-  """ResNet-10, one basic block a stage: the smallest, for small images.
+  """ResNet-10 for small images: one basic block per stage, `num_features` = 8 width.
 
-  Args:
-    stem: "cifar" or "imagenet", see `ResNet`.
-    width: channels of the first stage, at least 1.
-    dtype: computation's type; None = that of input and parameters.
-
-  Returns:
-    The backbone, `num_features` = 8 width.
+  The arguments are described in `ResNet`.
 
   Raises:
     InputError: an unknown stem.
@@ -177,15 +170,9 @@ def resnet10(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
 
 
 def resnet18(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
-  """ResNet-18, two basic blocks a stage.
+  """ResNet-18: two basic blocks per stage, `num_features` = 8 width.
 
-  Args:
-    stem: "cifar" or "imagenet", see `ResNet`.
-    width: channels of the first stage, at least 1.
-    dtype: computation's type; None = that of input and parameters.
-
-  Returns:
-    The backbone, `num_features` = 8 width.
+  The arguments are described in `ResNet`.
 
   Raises:
     InputError: an unknown stem.
@@ -197,15 +184,10 @@ def resnet18(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
 
 
 def resnet50(stem: str = "cifar", width: int = 64, dtype: Any = None) -> ResNet:
-  """ResNet-50, bottleneck blocks, 3, 4, 6 and 3 a stage.
+  """ResNet-50: 3, 4, 6 and 3 bottleneck blocks, `num_features` = 32 width.
 
-  Args:
-    stem: "cifar" or "imagenet", see `ResNet`.
-    width: channels of the first stage's 3x3 convolutions, at least 1.
-    dtype: computation's type; None = that of input and parameters.
-
-  Returns:
-    The backbone, `num_features` = 32 width.
+  The arguments are described in `ResNet`; `width` is that of the first stage's 3x3
+  convolutions.
 
   Raises:
     InputError: an unknown stem.

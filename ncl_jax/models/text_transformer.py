@@ -1,4 +1,4 @@
-"""The text tower's backbone: a small transformer over bytes."""
+"""The text tower's backbone: a small byte-level transformer."""
 
 from typing import Any
 
@@ -13,12 +13,7 @@ from ncl_jax.numerics import at_least_float32
 
 
 class Block(nn.Module):
-  """Attention and two linear layers, each behind a LayerNorm and beside a shortcut.
-
-  Attributes:
-    heads: of the attention.
-    dtype: computation's type.
-  """
+  """A pre-norm transformer block: attention, then two linear layers."""
 
   heads: int
   dtype: Any = None
@@ -38,10 +33,9 @@ class Block(nn.Module):
 
 
 class PixelText(nn.Module):
-  """A text tower in the place of an image tower: a text comes as `data.texts` has it.
+  """A text tower in place of the image tower, for texts stored as in `data.texts`.
 
-  Attributes:
-    text: what takes the tokens; bytes beyond its length are cut off.
+  Bytes beyond the length of `text` are truncated.
   """
 
   text: "TextTransformer"
@@ -52,25 +46,23 @@ class PixelText(nn.Module):
     return self.text.width
 
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
-    """Pixels [B, S, S, 1], each a byte to within 0.5 -> [B, F], float32."""
+    """Pixels [B, S, S, 1], each within 0.5 of a byte -> [B, F], float32."""
     rows = jnp.round(x.reshape(x.shape[0], -1)[:, : self.text.length])
     rows = rows.astype(jnp.int32)
     return self.text(jnp.where(rows > 0, rows + 1, byte_tokenizer.PADDING))
 
 
 class TextTransformer(nn.Module):
-  """Tokens to one feature a text: the mean over what is not padding.
-
-  Padding is neither attended to nor counted, so it changes nothing.
+  """Encodes each text as the mean over its tokens; padding has no influence.
 
   Attributes:
-    length: L, tokens of a text at most.
+    length: L, the largest number of tokens in a text.
     width: W, of the layers and of the result.
     layers: number of blocks.
-    heads: of the attention; divides the width.
-    dtype: computation's type, e.g. bfloat16; None = that of the parameters, float32.
+    heads: of the attention; must divide the width.
+    dtype: of the computation, e.g. bfloat16; None = that of the parameters, float32.
 
-  Reference: Vaswani et al. 2017 (arXiv:1706.03762), normalised before each part.
+  Reference: Vaswani et al. 2017 (arXiv:1706.03762), with pre-norm blocks.
   """
 
   length: int
@@ -81,7 +73,7 @@ class TextTransformer(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
-    """Tokens int32 [B, l], l <= L, 0 = padding -> [B, W], float32; no token: zeros."""
+    """Tokens int32 [B, l], l <= L, 0 = padding -> [B, W], float32; 0 if no token."""
     count = tokens.shape[1]
     if count > self.length:
       raise InputError(

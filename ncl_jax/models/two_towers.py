@@ -1,4 +1,4 @@
-"""An image tower and a text tower that end in one space."""
+"""An image tower and a text tower with a shared embedding space."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from ncl_jax.models.text_transformer import TextTransformer
 
 
 class TwoTowers(nn.Module):
-  """A contrastive model of images with another of texts beside it.
+  """A contrastive model of images and one of texts.
 
-  The image tower's parameters have the names, and `embed` the meaning, that they have
-  in `models.ContrastiveModel`: what evaluates that evaluates this tower.
+  The image tower's parameters and `embed` are named as in `models.ContrastiveModel`, so
+  evaluators can evaluate it in the same way.
 
   Attributes:
     backbone: of the image tower.
     projector: of the image tower.
     text: backbone of the text tower.
-    text_projector: of the text tower, as wide at its end as the other.
+    text_projector: of the text tower; its output is as wide as the other projector's.
   """
 
   backbone: Any
@@ -40,8 +40,8 @@ class TwoTowers(nn.Module):
     Args:
       x: images.
       train: see `models.ContrastiveModel`.
-      views: views of each image among the rows, each with a text of its own.
-      tokens: int32 [N, L], see `tokens.encode`; None for texts without a byte.
+      views: views per image, each with its own text.
+      tokens: int32 [N, L], see `byte_tokenizer.encode`; None for empty texts.
 
     Returns:
       h [N, F], and z [2 N, D]: rows 2 n and 2 n + 1 are image n and text n; float32.
@@ -51,7 +51,7 @@ class TwoTowers(nn.Module):
     h = self.backbone(x, train, views)
     text = self.text_projector(self.text(tokens), train, views)
     z = jnp.stack([self.projector(h, train, views), text], axis=1)
-    # Pairs stay together: a split of the rows over devices moves nothing.
+    # Pairs stay together, so that sharding the rows moves nothing.
     return h, z.reshape(-1, z.shape[-1])
 
   def embed(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

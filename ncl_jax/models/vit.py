@@ -1,4 +1,4 @@
-"""Vision transformers, Tiny and Small, to stand where a ResNet does."""
+"""Vision transformers, Tiny and Small, as backbones."""
 
 import math
 from typing import Any
@@ -17,13 +17,10 @@ _LARGEST_PATCH, _FEWEST = 16, 7
 
 
 def patch_for(size: int) -> int:
-  """The side of a patch for images of a side: 16 at 224 pixels, 4 at 32.
+  """The default side of a patch for a view of `size` pixels: 16 at 224, 4 at 32.
 
-  The largest power of two up to 16 that divides the image and leaves at least 7 patches
-  a side; 1 for images smaller than that.
-
-  Args:
-    size: of a view, in pixels.
+  This is the largest power of two up to 16 that divides the size and gives at least 7
+  patches per side, or 1 for smaller images.
 
   >>> [patch_for(size) for size in (224, 96, 64, 32, 28, 16, 8)]
   [16, 8, 8, 4, 4, 2, 1]
@@ -34,17 +31,10 @@ def patch_for(size: int) -> int:
 
 
 def sin_cos(side: int, width: int) -> jax.Array:
-  """Fixed positions of a grid: sines and cosines of row and column.
+  """Fixed position embeddings [side^2, width]: sines and cosines of row and column.
 
-  A quarter of the width each for sin and cos of the column, sin and cos of the row,
-  with angles `place 10000^(-i / (width / 4))`.
-
-  Args:
-    side: patches in a row, and rows.
-    width: of a token, a multiple of 4.
-
-  Returns:
-    [side^2, width].
+  Sin and cos of the column and of the row take a quarter of the width each, with angles
+  `place 10000^(-i / (width / 4))`. The width must be a multiple of 4.
 
   Source: Chen, Xie & He 2021 (arXiv:2104.02057), Section 4.
 
@@ -58,12 +48,12 @@ def sin_cos(side: int, width: int) -> jax.Array:
 
 
 class Attention(nn.Module):
-  """Self-attention of several heads: `softmax(q k^T / sqrt(width)) v`, then a product.
+  """Multi-head self-attention: `softmax(q k^T / sqrt(width)) v`, then a linear layer.
 
   Attributes:
-    heads: how many.
+    heads: number of heads.
     width: of a head.
-    dtype: computation's type. The softmax is float32.
+    dtype: of the computation. The softmax is float32.
 
   Reference: Vaswani et al. 2017 (arXiv:1706.03762), Section 3.2.
   """
@@ -76,26 +66,20 @@ class Attention(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """[B, T, heads width] -> the same shape."""
     shape = (*x.shape[:2], self.heads, self.width)
-    # Three layers, so that each is drawn for its own width.
+    # Three layers, so that each is initialised for its own width.
     q, k, v = (
       _dense(self.heads * self.width, self.dtype, name)(x).reshape(shape)
       for name in ("query", "key", "value")
     )
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.width**-0.5
     share = jax.nn.softmax(at_least_float32(scores))
-    self.sow("intermediates", "share", share)  # kept only for `attention`
+    self.sow("intermediates", "share", share)  # used only by `attention`
     y = jnp.einsum("bhqk,bkhd->bqhd", share.astype(v.dtype), v).reshape(x.shape)
     return _dense(x.shape[-1], self.dtype, "out")(y)
 
 
 class Block(nn.Module):
-  """Attention and two linear layers, each on normalised tokens and added to them.
-
-  Attributes:
-    heads: of the attention.
-    width: of a head.
-    dtype: computation's type.
-  """
+  """A pre-norm transformer block: attention, then two linear layers."""
 
   heads: int
   width: int
@@ -122,9 +106,9 @@ class ViT(nn.Module):
     pool: "class_token" = its last state, or "mean" over the patches.
     positions: "learned", or "fixed" (`sin_cos`; the class token has none).
     depth: blocks.
-    dtype: computation's type; None = that of input and parameters. Parameters and
+    dtype: of the computation; None = that of input and parameters. Parameters and
       results are float32.
-    remat: keep only each block's input for the backward pass.
+    remat: save only each block's input for backward.
 
   References: Dosovitskiy et al. 2020 (arXiv:2010.11929); Tiny and Small as in Touvron
   et al. 2020 (arXiv:2012.12877), table 1; Xavier's initialisation and fixed positions
@@ -148,7 +132,7 @@ class ViT(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False, views: int = 1) -> jax.Array:
-    """[B, size, size, C] images -> [B, F] features h, float32; no layer needs `train`.
+    """[B, size, size, C] images -> [B, F] features h, float32; `train` is not used.
 
     Raises:
       InputError: for images of another size.
@@ -158,7 +142,7 @@ class ViT(nn.Module):
         f"images have {x.shape[1]} x {x.shape[2]} pixels: this ViT takes {self.size}"
       )
     side, width = self.size // self.patch, self.num_features
-    # A strided convolution, written as one product.
+    # A strided convolution, written as one matrix product.
     x = x.reshape(len(x), side, self.patch, side, self.patch, -1)
     x = x.swapaxes(2, 3).reshape(len(x), side * side, -1)
     x = _dense(width, self.dtype, "patches")(x)
@@ -181,17 +165,17 @@ class ViT(nn.Module):
 
 
 def attention(model: ViT, params: Any, images: jax.Array) -> jax.Array:
-  """Which patches the last block looks at, head by head.
+  """The last block's attention to each patch, per head.
 
   Args:
     model: the backbone.
-    params: its own, without those of a projector.
+    params: of the backbone, without a projector's.
     images: [B, size, size, C].
 
   Returns:
-    [B, heads, size / patch, size / patch] float32: shares of the class token's
-    attention that go to each patch, the rest stays with the token; with `pool` "mean"
-    the mean of what all patches give, which sums to 1.
+    [B, heads, size / patch, size / patch] float32: the class token's attention to each
+    patch; the rest of it goes to the token itself. With `pool` "mean": the mean
+    attention of all patches, which sums to 1.
 
   Reference: Caron et al. 2021 (arXiv:2104.14294), figure 1.
   """
@@ -204,17 +188,15 @@ def attention(model: ViT, params: Any, images: jax.Array) -> jax.Array:
 
 
 def vit_tiny(size: int, width: int = 64, **settings: Any) -> ViT:
-  """ViT-Tiny, 3 heads: with patches of 16 at 224 pixels 5.5 million parameters.
+  """ViT-Tiny: 3 heads, `num_features` = 3 width.
 
-  5.7 with ImageNet's classifier, which is no part of it.
+  With patches of 16 at 224 pixels it has 5.5 million parameters (5.7 including
+  ImageNet's classifier, which is not part of it).
 
   Args:
     size: side of the images, in pixels.
-    width: of a head, a multiple of 4; 64 is the published one.
-    **settings: of `ViT`; without `patch` it is `patch_for(size)`.
-
-  Returns:
-    The backbone, `num_features` = 3 width.
+    width: of a head, a multiple of 4; 64 as published.
+    **settings: of `ViT`; the default `patch` is `patch_for(size)`.
 
   Raises:
     InputError: for a patch that does not divide the image, or an unknown choice.
@@ -223,17 +205,10 @@ def vit_tiny(size: int, width: int = 64, **settings: Any) -> ViT:
 
 
 def vit_small(size: int, width: int = 64, **settings: Any) -> ViT:
-  """ViT-Small, 6 heads: with patches of 16 at 224 pixels 21.7 million parameters.
+  """ViT-Small: 6 heads, `num_features` = 6 width; see `vit_tiny`.
 
-  22.1 with ImageNet's classifier, which is no part of it.
-
-  Args:
-    size: side of the images, in pixels.
-    width: of a head, a multiple of 4; 64 is the published one.
-    **settings: of `ViT`; without `patch` it is `patch_for(size)`.
-
-  Returns:
-    The backbone, `num_features` = 6 width.
+  With patches of 16 at 224 pixels it has 21.7 million parameters (22.1 including
+  ImageNet's classifier, which is not part of it).
 
   Raises:
     InputError: for a patch that does not divide the image, or an unknown choice.

@@ -373,7 +373,7 @@ def _make_step(
     key = jax.random.fold_in(numerics.key(seed), state.step)
     # Of the whole batch, so that views do not depend on `train.grad_cache_chunks`.
     n, labels = batch["image"].shape[0], batch["label"]
-    draws = augment.draws(key, n, config_lib.views(config))
+    draws = augment.view_parameters(key, n, config_lib.views(config))
     views = {"draws": draws, "image": batch["image"]}
     if "tokens" in batch:
       views["tokens"] = batch["tokens"]

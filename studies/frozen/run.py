@@ -130,7 +130,7 @@ def _plain(weights, images):
 
 @jax.jit
 def _random(weights, images, key):
-  views = augment.make_views(augment.draws(key, len(images)), images, VIEW)
+  views = augment.make_views(augment.view_parameters(key, len(images)), images, VIEW)
   n, v, *shape = views.shape
   h = efficientnet.features(weights, views.reshape(n * v, *shape))
   return h.reshape(n, v, -1)

@@ -137,7 +137,7 @@ def one_box(u, height, width, scale, ratio):
   ],
 )
 def test_boxes_equal_the_rule(height, width, scale, ratio):
-  u = np.random.default_rng(0).random((300, geometry.BOX_DRAWS), np.float32)
+  u = np.random.default_rng(0).random((300, geometry.BOX_PARAMETERS), np.float32)
   got = random_boxes(u, height, width, scale=scale, ratio=ratio)
   expected = [one_box(np.float64(row), height, width, scale, ratio) for row in u]
   np.testing.assert_array_equal(got, expected)
@@ -145,7 +145,7 @@ def test_boxes_equal_the_rule(height, width, scale, ratio):
 
 @pytest.mark.parametrize("edge", [0.0, np.nextafter(np.float32(1), np.float32(0))])
 def test_boxes_stay_inside_at_the_ends_of_the_draws(edge):
-  u = np.full((1, geometry.BOX_DRAWS), edge, np.float32)
+  u = np.full((1, geometry.BOX_PARAMETERS), edge, np.float32)
   for extent in (1, 2, 32, 33, 500):
     top, left, h, w = np.array(
       random_boxes(u, extent, extent, scale=SCALE, ratio=(1.0, 1.0))
@@ -158,7 +158,7 @@ def test_boxes_stay_inside_at_the_ends_of_the_draws(edge):
 def test_boxes_are_distributed_as_torchvisions(name):
   n = int(GOLDEN["rrc_n"])
   height, width = GOLDEN[f"image_{name}"].shape[:2]
-  u = jax.random.uniform(jax.random.key(1), (n, geometry.BOX_DRAWS))
+  u = jax.random.uniform(jax.random.key(1), (n, geometry.BOX_PARAMETERS))
   boxes = np.array(random_boxes(u, height, width, scale=SCALE, ratio=RATIO), float)
   top, left, h, w = boxes.T
   area, aspect = h * w / (height * width), w / h

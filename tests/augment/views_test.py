@@ -214,7 +214,7 @@ def large_images():
 
 def test_views_in_blocks_and_parts_are_the_crops(large_images):
   config = dataclasses.replace(LARGE, jitter=0, grayscale=0, blur=0)
-  u = jax.jit(augment.draws, static_argnums=1)(KEY, 88)
+  u = jax.jit(augment.view_parameters, static_argnums=1)(KEY, 88)
 
   @jax.jit
   def expected(crop, flip, pixels):
@@ -258,7 +258,7 @@ def test_views_of_an_example_depend_on_key_and_place_alone():
 def test_views_can_be_made_part_by_part():
   images = random_images(16, 12, 10, 3)
   views = whole_views(images)
-  u = jax.jit(augment.draws, static_argnums=1)(KEY, 16)
+  u = jax.jit(augment.view_parameters, static_argnums=1)(KEY, 16)
   make_views = jax.jit(augment.make_views, static_argnames="config")
   for start in (0, 1):
     rows = {step: a[start::2] for step, a in u.items()}
@@ -330,7 +330,7 @@ def test_wrong_images_are_refused(images, channels):
 
 def test_a_single_view_is_what_the_same_numbers_make_of_two():
   images = random_images(4, 12, 10, 3)
-  u = augment.draws(KEY, 4, views=1)
+  u = augment.view_parameters(KEY, 4, views=1)
   assert u["crop"].shape == (4, 1, 22)
   config = recipe(8, jitter=0, grayscale=0, blur=0)
   make_views = jax.jit(augment.make_views, static_argnames="config")

@@ -180,7 +180,7 @@ def test_views_of_pairs_are_those_of_each_image():
   config = augment.AugmentConfig(size=8, mean=(0.5,), std=(0.25,), blur=0)
   rng = np.random.default_rng(0)
   images = jnp.asarray(rng.integers(0, 256, (3, 2, 8, 8, 1)), jnp.uint8)
-  u = augment.draws(jax.random.key(0), 3)
+  u = augment.view_parameters(jax.random.key(0), 3)
   make = jax.jit(augment.make_views, static_argnums=2)
   views = make(u, images, config)
   for v in range(2):

@@ -221,7 +221,7 @@ def test_a_text_passes_the_views_unchanged():
   settings = config_lib.resolve(texts_config(), data)
   view = config_lib.augmentation(settings)
   images = data.split("train").images[:4]
-  drawn = augment.draws(jax.random.key(3), 4, 1)
+  drawn = augment.view_parameters(jax.random.key(3), 4, 1)
   seen = jax.jit(augment.make_views, static_argnames="config")(drawn, images, view)
   tower = models.PixelText(models.TextTransformer(12, 8, 1, 2))
   variables = jax.jit(tower.init)(jax.random.key(0), seen[:, 0])

@@ -72,7 +72,7 @@ def test_what_is_computed_again_changes_no_number(stem, x64):
   variables = jax.tree.map(jnp.float64, model.init(jax.random.key(1), x))
   found, kept, flops = {}, {}, {}
   for name in ("convolutions", "blocks", "everything"):
-    one = model.clone(remat=name == "blocks", keep_all=name == "everything")
+    one = model.clone(remat=name == "blocks", save_all=name == "everything")
     loss = training_loss(one, variables, x)
     flops[name] = timing.flops(jax.grad(loss, has_aux=True), variables["params"])
     found[name] = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
