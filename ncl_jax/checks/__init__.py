@@ -1,4 +1,4 @@
-"""Checks of arguments, and of numbers that stopped being finite."""
+"""Checks of arguments, and of values that are no longer finite."""
 
 from ncl_jax.checks.arguments import (
   array,

@@ -1,4 +1,7 @@
-"""Arguments of numeric functions, checked before anything is compiled."""
+"""Checks arguments of numeric functions before anything is compiled.
+
+In all functions, `name` is what the message calls the value.
+"""
 
 import difflib
 from collections.abc import Sequence
@@ -13,18 +16,10 @@ from ncl_jax.errors import InputError
 
 
 def positive(name: str, value: Any) -> None:
-  """Raises unless `value` is a finite number above 0; a traced one passes unseen.
-
-  Args:
-    name: what the message calls the value.
-    value: the number.
-
-  Raises:
-    InputError: not a number, not finite, or not above 0.
-  """
+  """Raises an InputError unless `value` is a finite number above 0, or traced."""
   if isinstance(value, jax.core.Tracer):
     return
-  # A string is refused although `float` would read it: "0.2" is a flag gone wrong.
+  # A string is refused although `float` could read it: "0.2" is a misread flag.
   seen = np.asarray(value)
   number = seen.ndim == 0 and jnp.issubdtype(seen.dtype, jnp.number)
   if not (number and 0 < seen < np.inf):
@@ -32,17 +27,7 @@ def positive(name: str, value: Any) -> None:
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> None:
-  """Raises unless `value` is an int in `low..high`.
-
-  Args:
-    name: what the message calls the value.
-    value: the number.
-    low: smallest value allowed.
-    high: largest value allowed; None = no bound.
-
-  Raises:
-    InputError: not an int, or out of range.
-  """
+  """Raises an InputError unless `value` is an int in `low..high` (None = no bound)."""
   if (
     not isinstance(value, int | np.integer)
     or value < low
@@ -53,16 +38,7 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> None:
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises unless `value` is one of `allowed`.
-
-  Args:
-    name: what the message calls the value.
-    value: the value seen.
-    allowed: the values allowed.
-
-  Raises:
-    InputError: another value.
-  """
+  """Raises an InputError unless `value` is one of `allowed`."""
   if value not in allowed:
     near = difflib.get_close_matches(str(value), allowed, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -72,11 +48,7 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> None:
 
 
 def array(name: str, given: Any) -> Any:
-  """Returns an array as it is, all else as numpy's.
-
-  Args:
-    name: what the message calls the array.
-    given: an array, or nested lists of numbers.
+  """Returns arrays unchanged and converts nested lists to numpy arrays.
 
   Raises:
     InputError: lists of different lengths, or an array of scipy.sparse.
@@ -88,18 +60,14 @@ def array(name: str, given: Any) -> Any:
   try:
     return np.asarray(given)
   except ValueError as error:
-    raise InputError(f"{name} is no array: {error}") from error
+    raise InputError(f"{name} is not an array: {error}") from error
 
 
 def real(name: str, given: Any) -> tuple[int, ...]:
-  """Returns the shape of an array of real numbers.
-
-  Args:
-    name: what the message calls the array.
-    given: the array, or nested lists.
+  """Returns the shape of an array, or nested lists, of real numbers.
 
   Raises:
-    InputError: text, complex numbers, objects, or as `array`.
+    InputError: text, complex numbers, objects, or as for `array`.
   """
   x = array(name, given)
   if not any(
@@ -110,33 +78,21 @@ def real(name: str, given: Any) -> tuple[int, ...]:
 
 
 def features(name: str, f: Any) -> None:
-  """Raises unless `f` is [N, D] and not empty.
-
-  Args:
-    name: what the message calls the features.
-    f: the features.
-
-  Raises:
-    InputError: another shape, or no row.
-  """
+  """Raises an InputError unless `f` is [N, D] and not empty."""
   shape = real(name, f)
   if len(shape) != 2 or 0 in shape:
     raise InputError(f"{name} has shape {list(shape)}: it must be [N, D], not empty")
 
 
 def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
-  """Returns class numbers as int32, whatever integers they are given in.
+  """Returns class numbers as int32, from booleans or integers of any width.
 
   Args:
-    name: what the message calls the labels.
-    given: [rows] bool or integers of any width in 0..num_classes-1; -1 for no label.
-      The values of a traced array, or of one spread over processes, cannot be checked:
-      there a label out of range stays out of range.
+    name: of the labels, in messages.
+    given: [rows] in 0..num_classes-1; -1 for no label. A traced array, or one spread
+      over processes, cannot be checked; its labels out of range stay out of range.
     rows: number of labels.
     num_classes: number of classes.
-
-  Returns:
-    [rows] int32.
 
   Raises:
     InputError: another shape or type, or a label out of range.
@@ -145,7 +101,7 @@ def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
   if _is_seen(given):
     _check_range(name, given, f"0..{num_classes - 1}", num_classes)
   elif not _fits_int32(given.dtype):
-    # Bounded before the cast, which would wrap a large label into the range.
+    # Clipped before the cast, which could wrap a large label into the range.
     given = jnp.clip(given, max=jnp.asarray(num_classes, given.dtype))
     if jnp.issubdtype(given.dtype, jnp.signedinteger):
       given = jnp.clip(given, min=jnp.asarray(-2, given.dtype))
@@ -153,14 +109,14 @@ def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
 
 
 def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
-  """Returns labels of which only equality matters as int32; large ones are renumbered.
+  """Returns labels as int32 that preserve equality; large ones are renumbered.
 
   Args:
     *named: (name, labels, rows) of each set, as in `labels`; ids of up to 64 bits.
 
   Returns:
-    [rows] int32 of each set: equal where the labels are, within and across sets; -1 for
-    no label.
+    [rows] int32 for each set, equal if and only if the labels are equal, within and
+    across sets; -1 for no label.
 
   Raises:
     InputError: another shape or type, or a label below -1.
@@ -175,7 +131,7 @@ def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
   if all(map(_is_seen, sets)):
     everything = [np.asarray(x) for x in sets]
     none = np.concatenate([x < 0 for x in everything])
-    # Without the -1, uint64 holds all: int64 and uint64 have no common integer type.
+    # int64 and uint64 have no common integer type, but uint64 holds all except -1.
     ids = np.concatenate([np.maximum(x, 0).astype(np.uint64) for x in everything])
     numbers = np.where(none, -1, np.unique(ids, return_inverse=True)[1])
     return [jnp.asarray(x, jnp.int32) for x in np.split(numbers, ends)]
@@ -183,8 +139,8 @@ def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
   for (name, _, _), given in zip(named, sets, strict=True):
     if _is_seen(given) and np.asarray(given).max() > np.iinfo(kind).max:
       raise InputError(
-        f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: beside labels "
-        "that are traced they must be numbered anew, "
+        f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: together with "
+        "traced labels they must be renumbered, "
         "numpy.unique(labels, return_inverse=True)[1]"
       )
   negative = jnp.concatenate([jnp.asarray(x < 0) for x in sets])
@@ -194,10 +150,10 @@ def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
 
 
 def _integers(name: str, given: Any, rows: int) -> Any:
-  """`given`, an array of integers: jax's as it is, all else as numpy's."""
+  """`given` as an array of integers: JAX arrays unchanged, others as numpy arrays."""
   if not isinstance(given, jax.Array):
     given = array(name, given)
-    if given.dtype == object and given.ndim == 1:  # integers of pandas that may lack
+    if given.dtype == object and given.ndim == 1:  # pandas' nullable integers
       exact = all(isinstance(x, int | np.integer | np.bool_) for x in given)
       given = np.asarray(given.tolist()) if exact else given
   if given.shape != (rows,):
@@ -215,7 +171,7 @@ def _integers(name: str, given: Any, rows: int) -> Any:
 
 
 def _is_seen(given: Any) -> bool:
-  """Whether this process can look at the values."""
+  """Whether this process can read the values."""
   return not isinstance(given, jax.core.Tracer) and getattr(
     given, "is_fully_addressable", True
   )
@@ -232,17 +188,17 @@ def _is_small(given: Any) -> bool:
 
 def _int32(given: Any) -> jax.Array:
   if isinstance(given, jax.Array):
-    return given.astype(jnp.int32)  # where it lies
+    return given.astype(jnp.int32)  # stays on its device
   return jnp.asarray(given.astype(np.int32))
 
 
 def _check_range(name: str, given: Any, allowed: str, end: int | None = None) -> None:
-  # Through numpy: under `jax.jit` even a constant array's `min` would be traced.
+  # With numpy, because under `jax.jit` even a constant array's `min` is traced.
   seen = np.asarray(given)
   if not seen.size:
     return
   low, high = int(seen.min()), int(seen.max())
-  # -1 is allowed beside no class at all, too.
+  # -1 is allowed even if there are no classes.
   if low < -1 or (end is not None and high >= max(end, 0)):
     raise InputError(
       f"{name} run from {low} to {high}: they must be in {allowed}, or -1 for no label"
@@ -250,15 +206,7 @@ def _check_range(name: str, given: Any, allowed: str, end: int | None = None) ->
 
 
 def pixels(name: str, images: Any) -> None:
-  """Raises unless `images` are uint8.
-
-  Args:
-    name: what the message calls them.
-    images: of any shape; a traced one has a type, too.
-
-  Raises:
-    InputError: another type: floats in 0..1 would pass for black.
-  """
+  """Raises an InputError unless `images` are uint8; floats in 0..1 would look black."""
   dtype = images.dtype if hasattr(images, "dtype") else np.asarray(images).dtype
   if dtype != np.uint8:
     raise InputError(
@@ -268,16 +216,10 @@ def pixels(name: str, images: Any) -> None:
 
 
 def finite(name: str, f: Any, where: Any = None) -> None:
-  """Raises if a row of `f` that counts holds NaN or infinity.
+  """Raises an InputError if a row of `f` [N, ..] that counts holds NaN or infinity.
 
-  Args:
-    name: what the message calls the array.
-    f: [N, ..] numbers.
-    where: [N] rows that count; None = all. Traced arrays, and arrays that other
-      processes hold part of, pass unseen.
-
-  Raises:
-    InputError: with the number of such rows, and the first.
+  `where` [N] marks the rows that count; None = all. Traced arrays, and arrays spread
+  over processes, are not checked.
   """
   if not (_is_seen(f) and _is_seen(where)):
     return
@@ -297,17 +239,7 @@ def finite(name: str, f: Any, where: Any = None) -> None:
 
 
 def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
-  """Raises unless two feature matrices have the same number of dimensions.
-
-  Args:
-    name: what the message calls the first.
-    f: [N, D] features.
-    other_name: what the message calls the second.
-    other: [M, D] features.
-
-  Raises:
-    InputError: different widths.
-  """
+  """Raises an InputError unless [N, D] and [M, D] features have the same width."""
   if np.shape(f)[1] != np.shape(other)[1]:
     raise InputError(
       f"{name} has {np.shape(f)[1]} dimensions and {other_name} has "
@@ -316,14 +248,6 @@ def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
 
 
 def mask(where: Any, n: int) -> None:
-  """Raises unless `where` has one entry for each of `n` rows.
-
-  Args:
-    where: the row mask.
-    n: number of rows.
-
-  Raises:
-    InputError: another shape.
-  """
+  """Raises an InputError unless `where` has one entry for each of `n` rows."""
   if np.shape(where) != (n,):
     raise InputError(f"where has shape {list(np.shape(where))}: it must be [{n}]")

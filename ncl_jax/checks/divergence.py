@@ -1,7 +1,7 @@
-"""Divergence: the step at which training stopped being finite, and what did.
+"""Divergence: finds the first step with values that are not finite, and which.
 
-A program marks each step on the device, in one int32 that comes to the host together
-with the loss. So the first bad step is known also where a call makes many steps.
+Each step is marked on the device in one int32, which is transferred together with the
+loss. So the first bad step is known even if a call makes many steps.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# In the order in which a message names them; bit n of a mark is the n-th.
+# Bit n of a mark stands for the n-th part.
 PARTS = (
   "the loss",
   "the gradient",
@@ -28,17 +28,10 @@ def mark(
   batch_stats: Any = (),
   momentum: Any = (),
 ) -> jax.Array:
-  """Marks what holds NaN or infinity after a step.
+  """Marks which parts hold NaN or infinity after a step: int32 [], a bit per part.
 
-  Args:
-    loss: tree of floating-point arrays, as are the others.
-    gradient: the gradients, or their norm.
-    params: after the update.
-    batch_stats: likewise.
-    momentum: the slow copy of the network; None where there is none.
-
-  Returns:
-    int32 []: a bit for each of `PARTS`, 0 if all is finite.
+  All arguments are trees of floating-point arrays, after the update. `gradient` may be
+  the gradients or their norm; `momentum` is the momentum encoder, if there is one.
 
   >>> int(mark(jnp.array(1.0), jnp.array(jnp.nan), {"w": jnp.array([1, -jnp.inf])}))
   6
@@ -55,12 +48,12 @@ def check(marks: np.ndarray, last: int, remedy: str = "") -> None:
   """Raises at the first marked step.
 
   Args:
-    marks: [n] of n steps in their order, from `mark`, on the host.
-    last: number of the last of them, counted from 1.
-    remedy: what helps beside `REMEDY`.
+    marks: [n] from `mark`, of n consecutive steps, on the host.
+    last: number of the last step, counted from 1.
+    remedy: added to `REMEDY` in the message.
 
   Raises:
-    FloatingPointError: naming the first step that left something not finite.
+    FloatingPointError: names the first step with values that are not finite.
 
   >>> check(np.array([0, 3]), 8)
   Traceback (most recent call last):
@@ -81,14 +74,11 @@ learning rate or a higher temperature usually helps.
 
 
 def check_tree(tree: Any, what: str) -> None:
-  """Raises unless all numbers of a tree are finite, naming tensors that are not.
-
-  Args:
-    tree: of arrays, on the host or on devices; whole numbers are finite.
-    what: the tree, in the message.
+  """Raises unless all floating-point tensors of a tree are finite.
 
   Raises:
-    FloatingPointError: with the names of the first three.
+    FloatingPointError: with the names of the first three tensors that are not; `what`
+      names the tree.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   leaves = [x for x in leaves if jnp.issubdtype(jnp.result_type(x[1]), jnp.floating)]

@@ -1,4 +1,4 @@
-"""Arrays of .npy and .npz files: never Python objects, never more than the memory."""
+"""Reads .npy and .npz files, but no Python objects and no more than the memory."""
 
 import io
 import math
@@ -15,22 +15,22 @@ from absl import logging
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
 
-_BFLOAT16 = np.dtype("V2")  # what numpy writes for it
+_BFLOAT16 = np.dtype("V2")  # how numpy stores it
 
 
 def read(path: str | os.PathLike, only: str = "") -> dict[str, np.ndarray]:
   """The arrays of a file, by name.
 
-  numpy stores bfloat16 as "|V2", two bytes without a meaning: read as bfloat16, and
-  given as float32.
+  numpy stores bfloat16 as "|V2", two bytes without a type; such arrays are returned as
+  float32.
 
   Args:
     path: FILE.npz, or FILE.npy with one array.
-    only: the name that the array of a .npy gets.
+    only: name for the array of a .npy file.
 
   Raises:
-    InputError: if it is no such file, damaged, holds Python objects, or announces more
-      than the memory.
+    InputError: if the file is missing, of another kind or damaged, holds Python
+      objects, or declares more than the memory.
   """
   file = paths.local(path)
   if file.is_dir():
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike, only: str = "") -> dict[str, np.ndarray]:
 
 
 def memory() -> int:
-  """Bytes of main memory; 0 where the system does not say."""
+  """Bytes of main memory; 0 if the system does not report it."""
   try:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
   except (AttributeError, OSError, ValueError):
@@ -72,7 +72,7 @@ def memory() -> int:
 
 
 def _check_archive(file: pathlib.Path) -> None:
-  """Compares what the headers announce with the file and with the memory."""
+  """Compares the sizes in the headers with the file and with the memory."""
   with zipfile.ZipFile(file) as archive:
     members = [m for m in archive.infolist() if m.filename.endswith(".npy")]
     _check_memory(sum(member.file_size for member in members), f"{file}")

@@ -1,4 +1,4 @@
-"""Paths as users write them: ~ is expanded, and URLs are refused."""
+"""Paths from users: ~ is expanded, and URLs are refused."""
 
 import os
 import pathlib
@@ -6,12 +6,13 @@ import re
 
 from ncl_jax.errors import InputError
 
-# Two characters or more: C:/ is a drive. One slash: pathlib leaves no more of "://".
+# At least two characters, because C:/ is a drive. One slash, because pathlib reduces
+# "://" to ":/".
 _URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 
 
 def scheme(path: str | os.PathLike) -> str:
-  """The scheme of a URL, in small letters; "" for a path.
+  """The scheme of a URL in lower case; "" for a path.
 
   >>> scheme("gs://bucket/run"), scheme("gs:/bucket/run"), scheme("C:/run")
   ('gs', 'gs', '')
@@ -21,10 +22,7 @@ def scheme(path: str | os.PathLike) -> str:
 
 
 def local(path: str | os.PathLike) -> pathlib.Path:
-  """A path of this machine's file systems, with ~ expanded.
-
-  Args:
-    path: as the user wrote it, absolute or relative.
+  """A local path with ~ expanded.
 
   Raises:
     InputError: for a URL of any scheme, or the ~ of an unknown user.

@@ -1,4 +1,4 @@
-"""What the machine gives this process: cores, and the memory it has taken."""
+"""CPU cores and peak memory of this process."""
 
 import os
 import pathlib
@@ -6,10 +6,10 @@ import sys
 
 
 def cores() -> int:
-  """Returns how many CPU cores this process may use, at least 1.
+  """Returns the number of CPU cores this process may use, at least 1.
 
-  Counts the cores that the process may run on (affinity) and, where a container or a
-  scheduler gives less of their time, the whole cores in its quota.
+  This is the number of cores in its affinity mask or, if smaller, the whole cores in
+  the quota of a container or scheduler.
   """
   affinity = getattr(os, "sched_getaffinity", None)
   count = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -17,7 +17,7 @@ def cores() -> int:
 
 
 def peak_memory() -> float:
-  """Returns the most bytes of memory this process has held; NaN on Windows."""
+  """Returns the peak memory of this process in bytes; NaN on Windows."""
   try:
     import resource
   except ImportError:
@@ -27,10 +27,10 @@ def peak_memory() -> float:
 
 
 def _quota(root: pathlib.Path) -> float:
-  """CPU seconds a second that the control groups allow; infinity without a limit.
+  """CPU seconds per second that the control groups allow; infinity without a limit.
 
-  A group's limit holds for all groups inside it. In a container the group's path may be
-  that of the host, which does not exist there: the mount's root is looked at too.
+  A group's limit applies to all groups inside it. In a container the group's path may
+  be the host's, which does not exist there, so the root of the mount is read too.
   """
   try:
     lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints, there and back: files, names, layouts."""
+"""Reads and writes PyTorch checkpoints: files, names, layouts."""
 
 from ncl_jax.interop.files import publish, read, tensors_to_bytes
 from ncl_jax.interop.torch_names import (

@@ -1,4 +1,4 @@
-"""Files of named tensors: .npz, .safetensors and, where torch is, its own."""
+"""Files of named tensors: .npz, .safetensors and, with torch installed, torch's."""
 
 import contextlib
 import importlib
@@ -18,7 +18,7 @@ from ncl_jax.host import npz, paths
 
 _TORCH = (".ckpt", ".pth", ".pt")
 FORMS = (".npz", ".safetensors", *_TORCH)
-# Where Lightning and others keep the network in a file that holds more.
+# Keys under which Lightning and others store the network.
 _NESTS = ("state_dict", "model")
 _CONVERT = """\
   import torch, safetensors.torch
@@ -31,12 +31,12 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   """The tensors of a file, by name; nothing in it is executed.
 
   Args:
-    path: `.npz`, `.safetensors`, or a file of torch's (`.ckpt`, `.pth`, `.pt`), which
-      needs torch installed and is read by its weights-only loader. A dict under
-      `state_dict` or `model`, as in Lightning's checkpoints, is opened.
+    path: `.npz`, `.safetensors`, or torch's `.ckpt`, `.pth` or `.pt`, which need torch
+      installed and are read by its weights-only loader. A dict under `state_dict` or
+      `model`, as in Lightning's checkpoints, is unwrapped.
 
   Returns:
-    name -> array of floating-point numbers, or a whole number (torch's counters).
+    name -> floating-point array, or an integer (torch's counters).
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -46,7 +46,7 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   if not path.exists():
     raise FileNotFoundError(f"{path}: there is no such file")
   if path.suffix not in FORMS:
-    raise InputError(f"{path}: read are {', '.join(FORMS)}")
+    raise InputError(f"{path} has an unknown ending; allowed: {', '.join(FORMS)}")
   if not path.is_file() or path.stat().st_size == 0:
     raise InputError(f"{path} is {'empty' if path.is_file() else 'not a file'}")
   if path.suffix == ".npz":
@@ -69,30 +69,26 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
 def tensors_to_bytes(
   arrays: Mapping[str, np.ndarray], metadata: dict[str, str]
 ) -> bytes:
-  """The content of a .safetensors file.
-
-  Args:
-    arrays: by name.
-    metadata: free text for the file's header.
+  """The content of a .safetensors file, with metadata in its header.
 
   Raises:
-    FloatingPointError: if one holds NaN or infinity, naming it.
+    FloatingPointError: if a tensor holds NaN or infinity; names it.
   """
   divergence.check_tree(dict(arrays), "the file is not written")
-  # The format stores memory as it lies; a transposed view would be stored unturned.
+  # The format stores raw memory, so a transposed view must be made contiguous.
   dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
   return safetensors.numpy.save(dense, metadata)
 
 
 def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-  """Writes a file that is there whole or not at all, and never in place of another.
+  """Writes a file completely or not at all, and never replaces an existing one.
 
   Args:
-    path: of the file; its folder is made if need be.
-    write: writes to the open file it is given.
+    path: of the file; its folder is created if necessary.
+    write: is given the open file and writes to it.
 
   Raises:
-    InputError: if there is a file already.
+    InputError: if the file exists already.
   """
   path = paths.local(path).resolve()
   taken = InputError(f"{path} exists already: remove it or choose another name")
@@ -147,15 +143,16 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
   except Exception as error:  # noqa: BLE001 - whatever a foreign file makes it raise
     raise InputError(
       f"{path} is not a file of tensors that torch opens without executing code from "
-      f"it: {str(error)[:300]}\nA checkpoint that holds Python objects beside the "
-      "network is converted so, only if you trust where it comes from, since this does "
-      f"execute what it holds:\n{_conversion(path, safe=False)}"
+      f"it: {str(error)[:300]}\nTo convert a checkpoint that also holds Python "
+      "objects, run these lines. They execute code from the file: run them only if you "
+      "trust its origin.\n"
+      f"{_conversion(path, safe=False)}"
     ) from error
   for nest in _NESTS:
     if isinstance(state, Mapping) and isinstance(state.get(nest), Mapping):
       state = state[nest]
   if not isinstance(state, Mapping):
-    raise InputError(f"{path} holds a {type(state).__name__}: wanted are named tensors")
+    raise InputError(f"{path} holds a {type(state).__name__} instead of named tensors")
   arrays = {}
   for name, tensor in state.items():
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The names that wrappers and older versions give a network's tensors, made one."""
+"""Normalises the tensor names that wrappers and older versions use."""
 
 from collections.abc import Iterable
 
@@ -12,21 +12,14 @@ _OLD = {"encoder": "backbone"}
 
 
 def standard(names: Iterable[str]) -> dict[str, str]:
-  """Tensor names as they are to those that `from_torch` knows.
+  """Maps tensor names to those that `from_torch` expects.
 
-  `module` (torch's wrapper for several devices) is left out wherever it stands;
-  `encoder.`, solo-learn's older word, becomes `backbone.`. The teacher of a momentum
-  method, `momentum_*`, is not the network that was trained: it is dropped, with a line
-  in the log.
-
-  Args:
-    names: of the tensors.
-
-  Returns:
-    name -> standard name, without the teacher's.
+  `module` (torch's wrapper for several devices) is removed everywhere, and `encoder.`,
+  solo-learn's older name, becomes `backbone.`. The teacher of a momentum method,
+  `momentum_*`, is dropped with a line in the log.
 
   Raises:
-    InputError: two tensors with one name.
+    InputError: if two tensors get the same name.
 
   >>> standard(["module.encoder.conv1.weight", "projector.0.bias"])
   {'module.encoder.conv1.weight': 'backbone.conv1.weight', \

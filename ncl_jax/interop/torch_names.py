@@ -1,4 +1,4 @@
-"""PyTorch state dicts to variables and back, by name."""
+"""Converts PyTorch state dicts to variables and back, by name."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ _TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
 
 
 class _Sizes(NamedTuple):
-  """The dimensions of a network that its name leaves open."""
+  """The dimensions of a network that do not follow from its name."""
 
   width: int = 64
   channels: int = 3
@@ -46,12 +46,12 @@ class _Sizes(NamedTuple):
 def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
   """Variables of a `ContrastiveModel` from a torch state dict.
 
-  ResNet-10, -18 and -50, of any width and either stem, are told by names and shapes.
-  Names as in torchvision and solo-learn: `backbone.conv1.weight`,
-  `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`;
-  `module.`, `encoder.` and `momentum_` as `prefixes.standard` says. An online
-  classifier (`classifier.weight`, `classifier.bias`), if there is one, becomes
-  `params["probe"]`; `num_batches_tracked` is dropped.
+  ResNet-10, -18 and -50, of any width and with either stem, are recognised by names and
+  shapes. Names are those of torchvision and solo-learn: `backbone.conv1.weight`,
+  `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`. For
+  `module.`, `encoder.` and `momentum_` see `prefixes.standard`. An online classifier
+  (`classifier.weight`, `classifier.bias`) becomes `params["probe"]`;
+  `num_batches_tracked` is dropped.
 
   Args:
     state: torch names -> arrays (or CPU tensors): convolutions [O, I, H, W], linear
@@ -91,10 +91,10 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def backbone_from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
-  """Variables of a backbone alone, whatever a torch state dict holds besides.
+  """Variables of only the backbone in a torch state dict.
 
-  Also as torchvision publishes it: `conv1.weight`, `layer1.0.conv1.weight`. Left out
-  are a projector and classifiers (`fc.`, `classifier.`).
+  torchvision's names also work: `conv1.weight`, `layer1.0.conv1.weight`. A projector
+  and classifiers (`fc.`, `classifier.`) are ignored.
 
   Args:
     state: as in `from_torch`.
@@ -115,7 +115,7 @@ def backbone_from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arrays.items()
     if not name.startswith(("projector.", "classifier.", "backbone.fc."))
   }
-  # A projector of width 1 completes the network, and goes again.
+  # A temporary projector of width 1 completes the network.
   last = [x for n, x in arrays.items() if n.endswith((".bn2.weight", ".bn3.weight"))]
   features = max((len(x) for x in last if x.ndim == 1), default=1)
   for layer, width in (("projector.0", features), ("projector.2", 1)):
@@ -127,11 +127,11 @@ def backbone_from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-  """The torch state dict of a `ContrastiveModel`'s variables: `from_torch` undone.
+  """The torch state dict of a `ContrastiveModel`'s variables: inverse of `from_torch`.
 
   Args:
     variables: `{"params": {"backbone", "projector"}, "batch_stats": {"backbone"}}`;
-      `params["probe"]`, if there is one, becomes the classifier.
+      an optional `params["probe"]` becomes the classifier.
 
   Returns:
     Torch names -> numpy arrays in torch's order and layout; every
@@ -155,13 +155,10 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields of a config's `model` that variables from `from_torch` decide.
-
-  Args:
-    variables: of a `ContrastiveModel`, with or without its projector.
+  """The fields of a config's `model` that follow from variables of `from_torch`.
 
   Returns:
-    backbone, stem and width; of a projector also projector_hidden and projector_out.
+    backbone, stem and width; with a projector also projector_hidden and projector_out.
   """
   backbone = variables["params"]["backbone"]
   projector = variables["params"].get("projector", {})
@@ -181,7 +178,7 @@ def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "") -> str:
-  """The network whose names are those seen."""
+  """The network with these tensor names."""
   network = min(expected, key=lambda n: len(expected[n] ^ seen))
   missing = sorted(expected[network] - seen)
   unexpected = sorted(seen - expected[network])
@@ -195,14 +192,14 @@ def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "")
 
 
 def _hint(arrays: Mapping[str, Any]) -> str:
-  """What is wrong as a whole, where that is plain."""
+  """A hint for a file without a projector, else ""."""
   if any(name.startswith("projector.") for name in arrays):
     return ""
   bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
   return (
-    f". The file has no projector{bare}: a backbone alone is not taken, for f, which "
-    "evaluation reports beside h, comes from the projector: ncl train_projector "
-    "trains one on it"
+    f". The file has no projector{bare}. A backbone alone cannot be imported, because "
+    "evaluators report f, which comes from the projector. ncl train_projector "
+    "trains a projector for it"
   )
 
 
@@ -212,7 +209,7 @@ def _listed(items: list[str], limit: int = 12) -> str:
 
 
 def _sizes(arrays: Mapping[str, np.ndarray]) -> _Sizes:
-  """What the tensors that decide them say; a missing one is found by its name later."""
+  """The sizes, from the tensors' shapes; missing tensors are reported later by name."""
 
   def dim(name: str, axis: int, default: int) -> int:
     shape = arrays[name].shape if name in arrays else ()
@@ -230,7 +227,7 @@ def _sizes(arrays: Mapping[str, np.ndarray]) -> _Sizes:
 
 
 def _tensors(network: str, sizes: _Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:
-  """Torch name -> path here and torch shape, of all tensors in torch's order."""
+  """Torch name -> (path here, torch shape), for all tensors in torch's order."""
   return {
     f"{name}.{tensor}": (leaf.format(path), shape if tensor == "weight" else shape[:1])
     for kind, name, path, shape in _layers(network, sizes)
@@ -241,7 +238,7 @@ def _tensors(network: str, sizes: _Sizes) -> dict[str, tuple[str, tuple[int, ...
 def _layers(
   network: str, sizes: _Sizes
 ) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-  """Kind, torch name, path here and shape of the weight, of all layers in order."""
+  """Kind, torch name, path here and weight shape of all layers, in order."""
   stages, bottleneck = _NETWORKS[network]
   features = sizes.width
   stem = (features, sizes.channels, sizes.stem, sizes.stem)

@@ -1,1 +1,1 @@
-"""Devices, processes, checkpoints, files and timing: what programs stand on."""
+"""Infrastructure: devices, processes, checkpoints, files and timing."""

@@ -1,11 +1,11 @@
-"""Orbax checkpoints of a work directory: save, resume, load the model alone.
+"""Orbax checkpoints of a work directory: save, resume, load only the model.
 
-A checkpoint has two items: `model` (params, batch_stats), which is all that evaluation
-reads, and `train` (step, opt_state, epoch, and the slow copy of methods that have one);
-see `TrainState.items`.
+A checkpoint has two items. Evaluation reads only `model` (params, batch_stats). `train`
+holds step, opt_state, epoch and, for some methods, the momentum encoder; see
+`TrainState.items`.
 
-Orbax is imported where a checkpoint is first written or read: it takes a fifth of a
-second, and the first step of a new run need not wait for it.
+Orbax is imported only when a checkpoint is written or read. The import takes a fifth of
+a second, and the first step of a new run need not wait for it.
 """
 
 import contextlib
@@ -31,26 +31,26 @@ from ncl_jax.host import paths
 FOLDER = "checkpoints"
 LOCK = ".checkpoints.lock"
 
-# What flock raises on file systems that have none, such as Lustre without its option.
+# Errors of flock on file systems without locks, such as Lustre without its option.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
 def lock(file: pathlib.Path, use: str) -> Iterator[None]:
-  """Keeps other processes out of a directory.
+  """Locks a directory against other processes.
 
-  The lock is the kernel's: it ends with its process, however that ends. Where the file
-  system has no locks, a warning says so and the caller goes on.
+  The kernel releases the lock when the process ends, for whatever reason. On file
+  systems without locks, this only logs a warning.
 
   Args:
-    file: made if need be; holds a line about the holder, for people.
-    use: what the directory is used for, for the message.
+    file: the lock file; created if necessary, and names its owner.
+    use: what the directory is used for, in the message.
 
   Raises:
-    InputError: if a living process holds it, naming that.
+    InputError: if a running process holds the lock; names it.
   """
   with file.open("a+", encoding="utf-8") as opened:
-    # Not around the yield: an error of what is done under the lock has another file.
+    # Not around the yield, because errors inside concern other files.
     with naming(file):
       try:
         import fcntl  # not on Windows
@@ -79,15 +79,16 @@ def lock(file: pathlib.Path, use: str) -> Iterator[None]:
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
 
-  What a copy left half-copied is put aside, and what a kill left half-written removed
-  at the first save or restore, so one process at a time may hold them.
+  Checkpoints from an interrupted copy are renamed. Partial checkpoints from a killed
+  run are deleted at the first save or restore. Therefore only one process at a time may
+  hold this resource.
 
   Args:
-    workdir: of the run; the checkpoints lie in its folder `checkpoints`.
-    keep: how many of the newest to keep.
+    workdir: of the run; the checkpoints are in its folder `checkpoints`.
+    keep: number of newest checkpoints to keep.
 
   Raises:
-    InputError: if another process holds them.
+    InputError: if another process holds the lock.
   """
 
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
@@ -109,7 +110,7 @@ class Checkpoints:
       max_to_keep=self._keep,
       create=True,
       cleanup_tmp_directories=True,
-      # Where it may not write, Orbax then says so at once and not after six minutes.
+      # Without write permission, Orbax then fails at once instead of after six minutes.
       async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
     )
 
@@ -130,18 +131,18 @@ class Checkpoints:
     """Starts saving; returns when the arrays are copied, before they are on disk.
 
     Args:
-      step: steps done.
+      step: number of completed steps.
       model: tree for evaluation, {"params", "batch_stats"}.
       train: tree that only training needs.
 
     Raises:
-      FloatingPointError: if a tensor holds NaN or infinity, naming it; nothing is
-        saved, earlier ones are kept.
-      SaveError: if it cannot, or the save before could not; earlier ones are kept.
+      FloatingPointError: if a tensor holds NaN or infinity; names it. Nothing is saved,
+        and earlier checkpoints are kept.
+      SaveError: if this or the previous save failed; earlier checkpoints are kept.
     """
     import orbax.checkpoint as ocp
 
-    # The record of an epoch begins with infinities.
+    # The statistics of an epoch start with infinities.
     rest = {name: tree for name, tree in train.items() if name != "epoch"}
     divergence.check_tree(
       {"model": model, "train": rest},
@@ -161,7 +162,7 @@ class Checkpoints:
         raise FileExistsError(f"there is one of step {self.latest_step()} already")
 
   def check(self) -> None:
-    """Raises SaveError if the save in the background has failed; never waits."""
+    """Raises SaveError if the background save has failed; never waits."""
     if self._saving is not None:
       with self._failures():
         self._manager.check_for_errors()
@@ -172,7 +173,7 @@ class Checkpoints:
     """Returns once the last save is on disk.
 
     Raises:
-      SaveError: if it could not be written; earlier ones are kept.
+      SaveError: if it could not be written; earlier checkpoints are kept.
     """
     if self._saving is not None:
       with self._failures():
@@ -181,30 +182,30 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _failures(self) -> Iterator[None]:
-    """Tells of whatever goes wrong while saving: the step, the place, the cause."""
+    """Turns any error while saving into a SaveError with step, folder and cause."""
     try:
       yield
     except Exception as error:
       step, self._saving = self._saving, None
       raise SaveError(
         f"the checkpoint of step {step} could not be written to {self._folder}: "
-        f"{error}. The earlier ones are kept: mend the cause (space left? may you "
-        "write there?) and run the same command again to go on"
+        f"{error}. Earlier checkpoints are intact. Check free space and write "
+        "permission, then run the same command to resume"
       ) from error
 
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
-    """Loads a checkpoint into the places of a tree.
+    """Loads a checkpoint with the structure, dtypes and shardings of two trees.
 
     Args:
       step: of the checkpoint.
       model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
-      train: likewise.
+      train: like `model`.
 
     Returns:
-      (model, train), of the same structure, types and shardings.
+      (model, train).
 
     Raises:
-      InputError: if a tensor is missing or has another shape or dtype, naming it, or
+      InputError: if a tensor is missing or has another shape or dtype (names it), or
         the files are damaged.
     """
     restored = _read(self._manager, step, self._folder, model=model, train=train)
@@ -217,22 +218,22 @@ def load_model(
   sharding: Sharding,
   step: int | None = None,
 ) -> tuple[Any, int]:
-  """Loads what evaluation needs, on whatever devices there are now.
+  """Loads only the model, on any devices.
 
   Args:
     workdir: of the run.
-    model: tree of arrays or `jax.ShapeDtypeStruct`: the expected structure, shapes and
-      dtypes; None takes what is there.
-    sharding: where the arrays go.
-    step: which checkpoint; None for the newest.
+    model: tree of arrays or `jax.ShapeDtypeStruct` with the expected structure, shapes
+      and dtypes; None accepts any.
+    sharding: of the loaded arrays.
+    step: of the checkpoint; None for the newest.
 
   Returns:
     (model tree, its step).
 
   Raises:
-    FileNotFoundError: if there is no such checkpoint, naming the directory.
-    InputError: if a tensor is missing or has another shape or dtype, naming it, or
-      the files are damaged.
+    FileNotFoundError: if there is no such checkpoint; names the directory.
+    InputError: if a tensor is missing or has another shape or dtype (names it), or the
+      files are damaged.
   """
   folder = _folder(workdir)
   if not folder.is_dir():
@@ -254,7 +255,7 @@ def load_model(
 
 
 def steps(workdir: str | pathlib.Path) -> list[int]:
-  """The steps of the complete checkpoints of a run, ascending; read from the disk."""
+  """The steps of a run's complete checkpoints in ascending order, read from disk."""
   return _steps(_folder(workdir))
 
 
@@ -267,13 +268,9 @@ def _steps(folder: pathlib.Path) -> list[int]:
 
 
 def digest(tree: Any) -> str:
-  """SHA-256 over the names, types, shapes and bytes of a tree's arrays.
+  """SHA-256 (hexadecimal) of the names, dtypes, shapes and bytes of a tree's arrays.
 
-  Args:
-    tree: of arrays that this process can read whole.
-
-  Returns:
-    64 hexadecimal digits; equal for equal trees alone.
+  This process must be able to read the whole arrays.
   """
   state = hashlib.sha256()
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -286,10 +283,10 @@ def digest(tree: Any) -> str:
 
 
 def _copied(tree: Any) -> Any:
-  """The arrays in host memory where this process has them all.
+  """The arrays in host memory if this is the only process.
 
-  Orbax shares the writing of an array among the devices that have it, for which it
-  compiles a program a tensor: half a second of work became four.
+  Otherwise Orbax would split the writing of each array among its devices and compile a
+  program per tensor, which takes four seconds instead of half a second.
   """
   if jax.process_count() > 1:
     return tree
@@ -297,7 +294,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
-  """Orbax fails late, in a background thread, if the path is not absolute."""
+  """The checkpoint folder, absolute because Orbax fails late on relative paths."""
   return paths.local(workdir).resolve() / FOLDER
 
 
@@ -306,15 +303,15 @@ def _manager(folder: pathlib.Path, **options: Any) -> Any:
 
   class Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-      # JAX's service agrees on a number after the highest that any process asked with.
-      # `distributed.StopRequests` counts its questions; a training step among them
-      # would be a number that no process reaches, and the request would be lost.
+      # JAX's service agrees on a number above the highest that any process has sent.
+      # `distributed.StopRequests` sends a count of its queries. A training step would
+      # be a number that no process reaches, and the request would be lost.
       return False
 
   return Manager(
     folder,
     options=ocp.CheckpointManagerOptions(**options),
-    # Named here, so that an item's shapes can be read before anything is restored.
+    # Named here so that an item's shapes can be read before it is restored.
     item_handlers={
       "model": ocp.StandardCheckpointHandler(),
       "train": ocp.StandardCheckpointHandler(),
@@ -323,27 +320,27 @@ def _manager(folder: pathlib.Path, **options: Any) -> Any:
 
 
 def _is_complete(checkpoint: pathlib.Path) -> bool:
-  """Orbax renames a folder when all is in it; a copy that was cut off did not."""
+  """Whether a checkpoint is complete, which an interrupted copy is not."""
   return all((checkpoint / name).exists() for name in ("_CHECKPOINT_METADATA", "model"))
 
 
 def _put_aside_incomplete(folder: pathlib.Path) -> None:
-  """Orbax would take such a folder for the newest and save none before it."""
+  """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps."""
   for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
     if entry.name.isdigit() and not _is_complete(entry):
-      aside = _free(entry.with_name(f"incomplete-{entry.name}"))
-      logging.warning("the checkpoint %s is not complete: now %s", entry, aside.name)
-      entry.rename(aside)
+      renamed = _free(entry.with_name(f"incomplete-{entry.name}"))
+      logging.warning("the checkpoint %s is not complete: now %s", entry, renamed.name)
+      entry.rename(renamed)
 
 
 def _free(path: pathlib.Path) -> pathlib.Path:
-  """The path, or with the first number after it that nothing has yet."""
+  """The path, with the first free number appended if it exists."""
   numbered = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
   return next(p for p in itertools.chain([path], numbered) if not p.exists())
 
 
 def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
-  """The items of a checkpoint, in the places that the given trees say."""
+  """The items of a checkpoint, with the structure and shardings of the given trees."""
   import orbax.checkpoint as ocp
 
   args = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
@@ -360,7 +357,10 @@ def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
 
 
 def _check_tensors(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> None:
-  """Orbax's own errors name no tensor, and another dtype is cast in silence."""
+  """Compares the stored tensors with the expected ones.
+
+  Orbax's own errors do not name the tensor, and it casts other dtypes silently.
+  """
   stored_items = manager.item_metadata(step)
   for item, expected_tree in items.items():
     stored_tree = getattr(stored_items, item, None)
@@ -372,15 +372,10 @@ def _check_tensors(manager: Any, step: int, folder: pathlib.Path, **items: Any) 
 
 
 def check_fit(stored: Any, expected: Any, what: str) -> None:
-  """Compares two trees by their tensors' names, shapes and dtypes.
-
-  Args:
-    stored: tree of arrays or of what has their shapes.
-    expected: likewise.
-    what: the first one, in the message.
+  """Compares the tensor names, shapes and dtypes of two trees.
 
   Raises:
-    InputError: if they differ, naming the tensors.
+    InputError: if they differ; names the tensors. `what` stands for the first tree.
   """
   there, here = _shapes(stored), _shapes(expected)
   faults = [
@@ -396,7 +391,7 @@ def check_fit(stored: Any, expected: Any, what: str) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, str]:
-  """Tensor names to "float32[3, 4]", alike for arrays and Orbax's metadata."""
+  """Tensor names to "float32[3, 4]", for arrays and Orbax's metadata."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
     "/".join(_name(key) for key in path): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
@@ -405,7 +400,7 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _name(key: Any) -> str:
-  """A key's bare name: Orbax stores named tuples and dicts alike."""
+  """A key's bare name, because Orbax stores named tuples like dicts."""
   for attribute in ("key", "name", "idx"):
     if hasattr(key, attribute):
       return str(getattr(key, attribute))

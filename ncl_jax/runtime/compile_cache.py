@@ -1,7 +1,7 @@
-"""JAX's compilation cache: compiled programs outlive the process.
+"""JAX's persistent compilation cache.
 
-An entry that a kill cut off costs a warning and a compilation at each start, until its
-file is deleted; JAX recovers by itself.
+JAX recovers from an entry truncated by a kill: it logs a warning and compiles again at
+each start until the file is deleted.
 """
 
 import pathlib
@@ -12,14 +12,13 @@ DEFAULT = "~/.cache/ncl_jax/compiled"
 
 
 def set_up() -> None:
-  """Chooses the cache's folder, unless the user did.
+  """Sets the cache's folder unless the user did; call before compiling anything.
 
-  To be called before anything is compiled. JAX_COMPILATION_CACHE_DIR names another
-  folder; empty, it turns the cache off.
+  JAX_COMPILATION_CACHE_DIR sets another folder; an empty value turns the cache off.
   """
   if jax.config.values["jax_compilation_cache_dir"] is None:
     folder = str(pathlib.Path(DEFAULT).expanduser())
     jax.config.update("jax_compilation_cache_dir", folder)
-  # JAX keeps what took a second to compile; the small programs of a start, dozens, cost
-  # as much together.
+  # By default JAX caches only programs that took a second to compile. The dozens of
+  # small programs at start-up cost as much together.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,4 +1,4 @@
-"""Several processes as one program: start, agreement, and being asked to stop."""
+"""Several processes as one program: start, agreement, and stop requests."""
 
 import contextlib
 import ctypes
@@ -19,12 +19,12 @@ from jax.experimental import multihost_utils
 
 from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, InputError, Stopped
 
-# Those that this system has; Windows lacks the last two.
+# The signals of this system; Windows lacks the last two.
 _NUMBERS = {
   getattr(signal, name): code for name, code in SIGNALS.items() if hasattr(signal, name)
 }
 
-# What JAX's preemption service does at SIGTERM; empty until it is known.
+# The SIGTERM action of JAX's preemption service; empty until it is known.
 _service_action = b""
 
 
@@ -36,21 +36,21 @@ def initialize(
   detect: bool = False,
   heartbeat_seconds: int = 30,
 ) -> None:
-  """Joins the other processes; does nothing for a program that is alone.
+  """Joins the other processes; does nothing in a single-process program.
 
-  JAX's preemption service takes SIGTERM from here on. It gets it in `StopRequests`
-  only: elsewhere nobody would ask the service, and the signal ends the program.
+  JAX's preemption service handles SIGTERM only inside `StopRequests`. Elsewhere nothing
+  would query the service, so the signal ends the program.
 
   Args:
-    coordinator: "HOST:PORT" of process 0; with the next two, an explicit set-up.
-    num_processes: how many there are.
-    process_id: which one this is, from 0.
-    detect: find all three by Slurm, Open MPI, Kubernetes or the TPU instead.
-    heartbeat_seconds: after so long without a sign of life a process counts as dead,
-      and the others end with a message.
+    coordinator: "HOST:PORT" of process 0; requires the next two arguments.
+    num_processes: number of processes.
+    process_id: index of this process, from 0.
+    detect: take all three from Slurm, Open MPI, Kubernetes or the TPU instead.
+    heartbeat_seconds: a process that does not respond for this long counts as dead, and
+      the others end with a message.
 
   Raises:
-    InputError: for half a set-up, or where nothing is found.
+    InputError: if some arguments are missing, or no cluster is found.
   """
   given = {
     "coordinator": bool(coordinator),
@@ -98,10 +98,10 @@ def initialize(
 
 
 def _sigterm_action(new: bytes = b"") -> bytes:
-  """What the system does at SIGTERM, after changing it to `new` if that is given.
+  """Returns the action for SIGTERM, as C's `struct sigaction`, and sets `new` if given.
 
-  The service's handler is no Python function, so that `signal.signal` could neither
-  return it nor put it back. The bytes are C's `struct sigaction`.
+  The service's handler is not a Python function, so `signal.signal` can neither return
+  nor restore it.
   """
   if os.name != "posix":
     return b""
@@ -114,7 +114,7 @@ def _sigterm_action(new: bytes = b"") -> bytes:
 
 @contextlib.contextmanager
 def _no_proxy() -> Iterator[None]:
-  """Takes proxies out of the environment: through one, no process finds another."""
+  """Removes proxies from the environment, because processes must connect directly."""
   names = [n for n in os.environ if n.lower() in ("http_proxy", "https_proxy")]
   names += [n for n in os.environ if n.lower() in ("all_proxy", "grpc_proxy")]
   taken = {name: os.environ.pop(name) for name in names}
@@ -125,12 +125,11 @@ def _no_proxy() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-  """Parts from the other processes; a program that is alone is left as it is.
+  """Leaves the other processes; does nothing in a single-process program.
 
-  Args:
-    code: the exit code. With 0, and after a stop that all processes agreed on, they
-      wait for each other; with any other this one ends here and now, after printing the
-      exception that is being handled, and the others notice.
+  With exit code 0, and after a stop that all processes agreed on, they wait for each
+  other. With any other code this process prints the current exception and ends at once,
+  and the others notice.
   """
   if not jax.distributed.is_initialized():
     return
@@ -141,16 +140,12 @@ def leave(code: int) -> None:
     traceback.print_exc()
   sys.stdout.flush()
   sys.stderr.flush()
-  # The orderly way waits for processes that in turn wait for this one.
+  # A regular shutdown would wait for processes that wait for this one.
   os._exit(code)
 
 
 def agree(what: str, value: str) -> None:
-  """Makes sure that all processes were given the same.
-
-  Args:
-    what: the thing's name, for the message.
-    value: its text on this process.
+  """Checks that `value` is the same on all processes; `what` is its name.
 
   Raises:
     InputError: on every process, if one differs.
@@ -168,9 +163,9 @@ def agree(what: str, value: str) -> None:
 
 
 def hear_as_sigterm() -> None:
-  """Makes SIGHUP and SIGUSR1 do what SIGTERM does; a signal ignored stays ignored.
+  """Makes SIGHUP and SIGUSR1 act like SIGTERM; ignored signals stay ignored.
 
-  Called by programs at their start, in the main thread.
+  Programs call this at start-up, in the main thread.
   """
   for number in _NUMBERS:
     usual = signal.getsignal(number) == signal.SIG_DFL
@@ -183,13 +178,13 @@ def _to_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 class StopRequests:
-  """Turns `errors.SIGNALS` into a question that the loop asks after each step.
+  """Collects the signals in `errors.SIGNALS`; the loop queries them after each step.
 
-  Several processes agree on the step (a signal to any of them is enough); Ctrl-C is
-  then left as it is. A second SIGTERM or Ctrl-C acts at once, as it would have without
-  this; a second SIGHUP does not, as a closed terminal may send two. A signal that is
-  ignored, as SIGHUP is under nohup, stays ignored. To be used in a `with` block; in any
-  other than the main thread it watches nothing.
+  Several processes agree on the step, and a signal to any of them is enough; Ctrl-C is
+  then not handled here. A second SIGTERM or Ctrl-C acts at once, with its default
+  effect. A second SIGHUP does not, because a closed terminal may send two. Signals that
+  are ignored, like SIGHUP under nohup, stay ignored. Use in a `with` block; outside the
+  main thread it has no effect.
   """
 
   _asked = 0
@@ -198,7 +193,7 @@ class StopRequests:
     self._seen: int | None = None
     self._before: dict[int, object] = {}
     self._sigterm_before = b""
-    # JAX's own service has the handler then, and tells all processes the same step.
+    # Then JAX's own service has the handler, and gives all processes the same step.
     self._together = jax.distributed.is_initialized()
 
   def __enter__(self) -> "StopRequests":
@@ -236,10 +231,10 @@ class StopRequests:
         signal.signal(number, self._before.pop(number))  # type: ignore[arg-type]
 
   def at(self) -> bool:
-    """Whether to save and stop now; every process is to ask equally often."""
+    """Whether to save and stop now; every process must ask equally often."""
     if self._together:
-      # JAX's service agrees on the number after the highest that any process has named:
-      # none may be left out, so questions are counted and not steps, over all loops.
+      # JAX's service agrees on the number after the highest that any process has sent.
+      # No number may be skipped, so this counts queries, not steps, over all loops.
       StopRequests._asked += 1
       if multihost_utils.reached_preemption_sync_point(StopRequests._asked):
         self._seen = signal.SIGTERM
@@ -251,6 +246,6 @@ class StopRequests:
     name = "Ctrl-C" if number == signal.SIGINT else number.name
     return Stopped(
       f"stopped by {name} after step {step} of {total}, which is saved: run the same "
-      "command again to go on",
+      "command to resume",
       _NUMBERS[number],
     )

@@ -1,4 +1,4 @@
-"""What a compiled program sends between its devices, read from its text."""
+"""Reads the collectives of a compiled program from its HLO text."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One instruction: its kind, its result's bytes on a device, where it is from."""
+  """One instruction: its kind, its result's bytes on a device, and its origin."""
 
   kind: str
   bytes: int
@@ -33,12 +33,9 @@ class Collective:
 
 
 def collectives(text: str) -> Iterator[Collective]:
-  """The instructions of a program that communicate, each once.
+  """The collective instructions in `compiled.as_text()`, each once.
 
-  The TPU's compiler cuts one into stages that share its channel: they count as one.
-
-  Args:
-    text: `compiled.as_text()`.
+  The TPU compiler splits one into stages with the same channel; they count as one.
 
   >>> line = "%a = (f32[2,3]{1,0}, bf16[4]{0}) all-reduce(%x, %y), channel_id=1"
   >>> list(collectives(line))
@@ -51,7 +48,7 @@ def collectives(text: str) -> Iterator[Collective]:
     if start and kind == "collective-permute":
       sizes = sizes[1:2]
     elif start and kind != "all-reduce":
-      # Operands first, then as many results.
+      # Operands come first, followed by as many results.
       sizes = sizes[len(sizes) // 2 :]
     end = text.find("\n", match.end())
     rest = text[match.end() : end if end >= 0 else None]
@@ -71,7 +68,7 @@ def _size(dtype: str, shape: str) -> int:
 
 
 def _origin(name: str) -> str:
-  """Which part of the step an instruction's name speaks of."""
+  """The part of the step that an instruction's name belongs to."""
   if re.search(r"bn\d?/|BatchNorm", name):
     return "BatchNorm"
   if "shard_map" in name:

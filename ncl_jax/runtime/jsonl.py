@@ -1,4 +1,4 @@
-"""What a run writes while it goes: `metrics.jsonl`, and progress for who watches."""
+"""JSON-lines files such as `metrics.jsonl`, and progress output."""
 
 import contextlib
 import datetime
@@ -19,10 +19,10 @@ from ncl_jax.errors import naming
 
 
 def to_json(value: Any) -> Any:
-  """The value in strict JSON's terms: arrays to lists, NaN and infinities to null.
+  """Converts a value to strict JSON: arrays to lists, NaN and infinity to null.
 
-  A number that is undefined, such as the class consistency of a dead dimension, is null
-  in every file and a dash in every table.
+  An undefined number, such as the class consistency of a dead dimension, is null in
+  every file and a dash in every table.
   """
   if isinstance(value, dict):
     return {str(key): to_json(item) for key, item in value.items()}
@@ -36,9 +36,9 @@ def to_json(value: Any) -> Any:
 
 
 def append(path: pathlib.Path, row: dict[str, Any]) -> None:
-  """Adds one JSON line to a file, whole and on disk before it returns.
+  """Appends a JSON line to a file and syncs it to disk.
 
-  A line that a kill or a full disk cut off is ended first: it takes no other with it.
+  If the last line was truncated by a kill or a full disk, it is terminated first.
   """
   line = (json.dumps(to_json(row), allow_nan=False) + "\n").encode()
   with naming(path), path.open("ab+") as file:
@@ -51,13 +51,13 @@ def append(path: pathlib.Path, row: dict[str, Any]) -> None:
 
 
 def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-  """Writes a JSON-lines file anew: a reader sees the old one or the new one."""
+  """Replaces a JSON-lines file atomically."""
   lines = (json.dumps(to_json(row), allow_nan=False) + "\n" for row in rows)
   replace(path, "".join(lines))
 
 
 def replace(path: pathlib.Path, content: str | bytes) -> None:
-  """Writes a file anew, text as UTF-8: it is there whole, or the old one stays."""
+  """Replaces a file atomically; text is encoded as UTF-8."""
   draft = path.with_name(f"{path.name}.tmp")
   with naming(path):
     with draft.open("wb") as file:
@@ -70,9 +70,8 @@ def replace(path: pathlib.Path, content: str | bytes) -> None:
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """The rows of a JSON-lines file.
 
-  Lines that hold no row, as kills and full disks leave them, are left out, and a
-  warning says how many. A last line without an end may be being written: it is left out
-  without a word.
+  Lines truncated by a kill or a full disk are left out and counted in a warning. A last
+  line without a newline may still be written, and is left out silently.
   """
   if not path.exists():
     return []
@@ -93,29 +92,29 @@ def _row(line: bytes) -> dict[str, Any] | None:
   """The object that a line holds, or None."""
   try:
     row = json.loads(line)
-  except ValueError:  # also bytes that are no text
+  except ValueError:  # also for bytes that are not text
     return None
   return row if isinstance(row, dict) else None
 
 
-# How many such lines of a file were told: it may be read again and again.
+# Number of such lines already reported for a file, which may be read many times.
 _told: dict[pathlib.Path, int] = {}
 
 
 def truncate(path: pathlib.Path, step: int) -> None:
-  """Drops the rows after `step`: a resumed run neither repeats nor skips any."""
+  """Drops the rows after `step`, so a resumed run neither repeats nor skips any."""
   if path.exists():
     write(path, [row for row in read(path) if row["step"] <= step])
 
 
 class Progress:
-  """A bar where a person watches, a plain line now and then where not.
+  """A progress bar in a terminal, else occasional log lines.
 
   Args:
-    total: steps in all.
+    total: number of steps.
     start: steps already done.
-    images_per_step: to say how many images a second go through.
-    seconds_between_lines: of the plain form.
+    images_per_step: for the rate in images a second.
+    seconds_between_lines: of the log.
   """
 
   def __init__(
@@ -141,7 +140,7 @@ class Progress:
     """Shows that `step` steps are done, and a message such as the loss."""
     now = time.monotonic()
     if self._first is None:
-      # The first step's time is compilation's: it would spoil the rate for long.
+      # The first step includes compilation, which would distort the rate for long.
       self._first, self._begun, self._said = step, now, now
     rate = (step - self._first) / max(now - self._begun, 1e-9)
     text = f"{rate * self._images:,.0f} images/s  {message}"
@@ -163,7 +162,7 @@ class Progress:
       )
 
   def close(self) -> None:
-    """Leaves the terminal clean."""
+    """Closes the bar."""
     if self._bar is not None:
       with contextlib.suppress(OSError):
         self._bar.close()

@@ -1,4 +1,4 @@
-"""A profile of some steps of a run, for XProf, TensorBoard or Perfetto."""
+"""Profiles some steps of a run, for XProf, TensorBoard or Perfetto."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ from ncl_jax.errors import InputError
 
 
 class Profile:
-  """Records steps `first` to `last` of a run; where these are empty, nothing.
+  """Records some steps of a run.
 
   Whole calls of the compiled program are recorded: all that overlap with the steps.
 
@@ -31,7 +31,7 @@ class Profile:
     self._folder, self._running = folder, False
 
   def before(self, done: int, count: int) -> None:
-    """To be told before each call: steps done, and how many the call makes."""
+    """Call before each call of the program: steps done, and steps in the call."""
     overlaps = done < self._last and done + count >= self._first
     if self._last and overlaps and not self._running:
       self._folder.mkdir(parents=True, exist_ok=True)
@@ -39,13 +39,13 @@ class Profile:
       self._running = True
 
   def after(self, done: int, results: Any) -> None:
-    """To be told after each call: steps done now, and the call's results."""
+    """Call after each call of the program: steps done, and the call's results."""
     if self._running and done >= self._last:
       jax.block_until_ready(results)
       self.close()
 
   def close(self) -> None:
-    """Ends a recording that is still going on."""
+    """Ends a recording in progress."""
     if self._running:
       self._running = False
       jax.profiler.stop_trace()

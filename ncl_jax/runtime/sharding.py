@@ -1,4 +1,4 @@
-"""Devices: the mesh, how arrays lie on it, from host batch to global array."""
+"""Devices: the mesh, shardings, and conversion of host batches to global arrays."""
 
 import os
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ AXIS = "data"
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """Devices along one axis, `data`, those of each process next to each other.
+  """A mesh with one axis, `data`; the devices of a process are next to each other.
 
   The axis is Auto: losses are written for the global batch and XLA places the
-  collectives. `jax.make_mesh` would follow the network's topology instead, which mixes
-  the processes on most TPU slices and refuses more than one slice. Only the ring form
-  of the loss has neighbours, so a process reads one run of a batch's rows.
+  collectives. Adjacent devices let each process read consecutive rows of a batch.
+  `jax.make_mesh` would follow the network's topology instead, which mixes processes on
+  most TPU slices and does not support several slices. Only the ring loss would benefit
+  from the topology.
 
   Args:
-    devices: which; None for all devices of all processes.
+    devices: None for all devices of all processes.
   """
   devices = jax.devices() if devices is None else devices
   ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
@@ -32,33 +33,24 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 
 def platform(mesh: Mesh | None = None) -> str:
-  """What the devices are, "cpu" or "tpu" say; they need not be at hand.
-
-  Args:
-    mesh: from `make_mesh`; None for this process's own devices.
-  """
+  """The platform of a mesh's devices, for example "cpu"; None: of this process."""
   return mesh.devices.flat[0].platform if mesh else jax.default_backend()
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The whole array on each device."""
+  """The sharding with the whole array on each device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharded(mesh: Mesh) -> NamedSharding:
-  """The leading axis split over the devices."""
+  """The sharding with the leading axis split over the devices."""
   return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-  """The rows of a batch that lie on this process's devices.
+  """The rows of a global batch that belong to this process's devices, ascending.
 
-  Args:
-    mesh: one axis; its devices may be in any order.
-    batch_size: the global one, a multiple of the number of devices.
-
-  Returns:
-    int64 [batch_size * local devices / devices], ascending.
+  The mesh has one axis; its devices may be in any order.
 
   Raises:
     InputError: if the devices cannot share the batch equally.
@@ -70,14 +62,9 @@ def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_global(mesh: Mesh, batch: Any) -> Any:
-  """Puts this process's part of a batch on its devices.
+  """Makes global arrays, split along the leading axis, from each process's part.
 
-  Args:
-    mesh: from `make_mesh`.
-    batch: tree of numpy arrays, the rows `process_rows` of the global batch.
-
-  Returns:
-    Tree of global arrays, split along the leading axis.
+  `batch` is a tree of numpy arrays with the rows `process_rows` of the global batch.
   """
   sharding = batch_sharded(mesh)
   return jax.tree.map(
@@ -85,44 +72,27 @@ def to_global(mesh: Mesh, batch: Any) -> Any:
   )
 
 
-def check_batch(mesh: Mesh, batch_size: int, accumulate: int = 1) -> None:
-  """Equal shares for all devices in each chunk, or a clear refusal.
-
-  Args:
-    mesh: from `make_mesh`.
-    batch_size: images in a batch.
-    accumulate: chunks that a batch is split into.
-
-  Raises:
-    InputError: if `batch_size` is not a multiple of devices times chunks.
-  """
-  shares = mesh.size * accumulate
+def check_batch(mesh: Mesh, batch_size: int, chunks: int = 1) -> None:
+  """Raises an InputError unless devices times chunks divides the batch size."""
+  shares = mesh.size * chunks
   if batch_size % shares:
     below = batch_size - batch_size % shares
     near = f"{below} or {below + shares}" if below else f"{shares}"
-    chunks = (
-      f" in {accumulate} chunks (train.grad_cache_chunks)" if accumulate > 1 else ""
-    )
+    parts = f" in {chunks} chunks (train.grad_cache_chunks)" if chunks > 1 else ""
     raise InputError(
       f"batch size {batch_size} cannot be shared equally by {mesh.size} devices"
-      f"{chunks}: the nearest that can is {near}"
+      f"{parts}: the nearest that can is {near}"
     )
 
 
 def that_share(mesh: Mesh, batch_size: int) -> Mesh:
-  """As many of the devices as can share a batch equally, equally many a process.
+  """The mesh with as many devices as divide the batch size, equally many per process.
 
-  For batch sizes that a recipe sets: 64 images go to 2 of 3 devices, to 8 of 12.
-
-  Args:
-    mesh: from `make_mesh`.
-    batch_size: images in a batch.
-
-  Returns:
-    The mesh itself, or one of its first devices of each process.
+  For batch sizes set by a recipe: 64 images use 2 of 3 devices, or 8 of 12. The first
+  devices of each process are used.
 
   Raises:
-    InputError: if not even one device of each process can.
+    InputError: if even one device per process is too many.
   """
   groups: dict[int, list[jax.Device]] = {}
   for device in mesh.devices.flat:
@@ -145,19 +115,16 @@ def pad_to_devices(mesh: Mesh, batch_size: int) -> int:
 
 
 def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
-  """Splits the host into as many simulated devices as help; before jax starts up.
+  """Sets the number of simulated CPU devices, before JAX starts; returns it.
 
-  XLA runs a convolution on one CPU core; with one simulated device a core, the batch
-  uses all of them, and the program is the sharded one that runs on a pod. Measured to
-  pay on jax 0.10 and not on 0.12, hence the version test. A user's own choice (by
-  `jax_num_cpu_devices` or XLA_FLAGS) is never overruled; accelerators are unaffected.
+  XLA runs a convolution on one CPU core. With one simulated device per core, a batch
+  uses all cores, and the program is the sharded one that runs on a pod. Measurements
+  showed a gain on jax 0.10 but not on 0.12, hence the version test. A user's choice (by
+  `jax_num_cpu_devices` or XLA_FLAGS) is respected. Accelerators are unaffected.
 
   Args:
     batch_size: images in a batch; each device gets an equal share.
     wanted: the number to use, as recorded by an earlier run; 0 to choose.
-
-  Returns:
-    The number of CPU devices that are now configured.
   """
   chosen_by_user = jax.config.values[
     "jax_num_cpu_devices"
@@ -170,6 +137,6 @@ def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
     try:
       jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError:
-      # jax has started already, in a notebook say: what is there is used.
+      # JAX has already started, for example in a notebook; its devices are used.
       logging.info("jax is running already: its %d devices stay", jax.device_count())
   return jax.local_device_count("cpu")

@@ -1,4 +1,4 @@
-"""What a run's time went into, and how much of the machine it used."""
+"""Timing summary of a run, and its use of the hardware."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ import numpy as np
 
 from ncl_jax.host import resources
 
-# Dense bfloat16 TFLOP/s of one device as JAX counts them, by a part of its
-# `device_kind`; the makers' data sheets. The first that fits counts.
+# Dense bfloat16 TFLOP/s of one JAX device, from the makers' data sheets, by a part of
+# its `device_kind`. The first match counts.
 PEAKS = {
   "TPU v3": 61.5,
   "TPU v4": 275.0,
@@ -33,11 +33,11 @@ PEAKS = {
 }
 
 
-class Laps:
-  """A stopwatch: seconds since the process began, then between calls of `lap`.
+class Timer:
+  """Measures seconds between calls of `lap`, starting when the process began.
 
   Args:
-    start: seconds before the first lap; None for those since the process began.
+    start: seconds before the first lap; None: since the process began.
   """
 
   def __init__(self, start: float | None = None) -> None:
@@ -45,13 +45,13 @@ class Laps:
     self._last = time.perf_counter()
 
   def lap(self, name: str) -> None:
-    """Calls the time since the last lap `name`."""
+    """Records the time since the last lap as `name`."""
     now = time.perf_counter()
     self.seconds[name], self._last = now - self._last, now
 
   @contextlib.contextmanager
-  def aside(self, name: str) -> Iterator[None]:
-    """Counts what is done inside as `name`, and not to the lap that is running."""
+  def paused(self, name: str) -> Iterator[None]:
+    """Pauses the current lap and records the time inside as `name`."""
     began = time.perf_counter()
     yield
     spent = time.perf_counter() - began
@@ -59,14 +59,14 @@ class Laps:
     self._last += spent
 
   def running(self) -> float:
-    """Seconds of the lap that has not ended."""
+    """Seconds of the current lap."""
     return time.perf_counter() - self._last
 
 
 def since_process_began() -> float:
-  """Seconds, where the system tells (Linux); elsewhere NaN."""
+  """Seconds since the process began on Linux; NaN elsewhere."""
   try:
-    # Behind the name in brackets, which may hold anything: the 20th field, in ticks.
+    # The 20th field after the name in brackets, which may contain anything; in ticks.
     after_name = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2]
     began = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began
@@ -75,14 +75,11 @@ def since_process_began() -> float:
 
 
 def flops(function: Callable[..., Any], *args: Any) -> int:
-  """Floating point operations of a function's matrix products and convolutions.
+  """Floating-point operations of a pure function's matrix products and convolutions.
 
-  Two for each multiplication of a dense product, whatever the compiler makes of it;
-  everything else counts nothing. A loop's body counts once.
-
-  Args:
-    function: pure.
-    *args: arrays or `jax.ShapeDtypeStruct`.
+  Each multiplication of a dense product counts as two, before any optimisation by the
+  compiler; other operations are not counted. A loop's body counts once. `args` are
+  arrays or `jax.ShapeDtypeStruct`.
 
   >>> a, b = np.zeros((2, 3)), np.zeros((3, 5))
   >>> flops(lambda a, b: jax.numpy.tanh(a @ b), a, b)
@@ -110,7 +107,7 @@ def _flops(jaxpr: Any) -> int:
 
 
 def _inner(parameters: dict[str, Any]) -> list[Any]:
-  """The programs inside an equation; of the branches of a choice, the first."""
+  """The jaxprs inside an equation; for a conditional, the first branch."""
   found = []
   for name, value in parameters.items():
     if name == "branches":
@@ -122,7 +119,7 @@ def _inner(parameters: dict[str, Any]) -> list[Any]:
 
 
 def peak() -> float | None:
-  """Dense bfloat16 FLOP/s of all devices; None where unknown, as on CPU."""
+  """Dense bfloat16 FLOP/s of all devices; None if unknown, as on CPU."""
   kind = jax.devices()[0].device_kind
   for name, teraflops in PEAKS.items():
     if name.lower() in kind.lower():
@@ -131,7 +128,7 @@ def peak() -> float | None:
 
 
 def peak_memory() -> float:
-  """Most bytes in use so far: of a device; on CPU of this process."""
+  """Peak memory in bytes: of a device, or of this process on CPU."""
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   most = max(s.get("peak_bytes_in_use", 0) for s in stats)
   if most:
@@ -140,26 +137,26 @@ def peak_memory() -> float:
 
 
 def report(
-  laps: Laps, *, steps: int, seconds: float, images: int, flops_per_image: int
+  timer: Timer, *, steps: int, seconds: float, images: int, flops_per_image: int
 ) -> dict[str, Any]:
-  """A run's row in speed.jsonl.
+  """A run's timing summary, a row of speed.jsonl.
 
   Args:
-    laps: of its start.
-    steps: that were made in
-    seconds: after the first call, with everything between them.
+    timer: of its start.
+    steps: number of steps after the first call.
+    seconds: that these steps took, with everything between them.
     images: in a step.
     flops_per_image: of the network, forward and backward, all views.
 
   Returns:
-    Seconds of each lap and of a step, images a second, the share of the devices' peak
-    that the network's arithmetic is (None where the peak is unknown), peak memory in
-    bytes, and what the devices are.
+    Seconds of each lap and of a step, images a second, the fraction of the devices'
+    peak that the network's arithmetic reaches (None if the peak is unknown), peak
+    memory in bytes, and the devices.
   """
   rate = steps * images / seconds if steps else float("nan")
   most = peak()
   return {
-    "seconds": laps.seconds,
+    "seconds": timer.seconds,
     "steps": steps,
     "step_seconds": seconds / steps if steps else float("nan"),
     "images_per_second": rate,
@@ -173,12 +170,12 @@ def report(
 
 
 def sentence(row: dict[str, Any]) -> str:
-  """The same, to be read."""
-  laps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["seconds"].items())
+  """The timing summary as a sentence."""
+  parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["seconds"].items())
   used = row["utilisation"]
   share = "unknown here" if used is None else f"{used:.1%} of the bfloat16 peak"
   return (
-    f"seconds: {laps}; then {row['step_seconds'] * 1e3:.3g} ms a step, "
+    f"seconds: {parts}; then {row['step_seconds'] * 1e3:.3g} ms a step, "
     f"{row['images_per_second']:,.0f} images/s on {row['devices']} x {row['device']}; "
     f"model FLOP utilisation {share}; peak memory "
     f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"

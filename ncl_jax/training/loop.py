@@ -91,7 +91,7 @@ def _train(
 ) -> None:
   global _runs
   # Of a second run in this process, the start was the first one's.
-  laps = timing.Laps(0.0 if _runs else None)
+  timer = timing.Timer(0.0 if _runs else None)
   _runs += 1
   batch_size = config.train.batch_size
   per_epoch = source.steps_per_epoch(batch_size)
@@ -116,7 +116,7 @@ def _train(
     if config.train.init_from:
       state = restore.with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
-  laps.lap("initialise")
+  timer.lap("initialise")
   _describe_parameters(state.params, config.optimizer.name)
   metrics_file = path / "metrics.jsonl"
   if jax.process_index() == 0:
@@ -143,9 +143,9 @@ def _train(
   try:
     data = feed.at(start)
     traced = steps.trace(state, data, seed)
-    laps.lap("trace")
+    timer.lap("trace")
     compiled = traced.lower().compile(cpu_effort(1, mesh))
-    laps.lap("compile")
+    timer.lap("compile")
     while done < total:
       count = steps_in_call(done, per_call, per_epoch, config.train.log_every_steps)
       recording.before(done, count)
@@ -155,7 +155,7 @@ def _train(
       if first is None:
         jax.block_until_ready(values)
         first = done
-        laps.lap("first call")
+        timer.lap("first call")
       last: dict[str, Any] = {}
       if recorder.writes(done):
         # Of features that are all zero some are undefined.
@@ -167,7 +167,7 @@ def _train(
         # Waited for: many programs at once on simulated devices can lock each other.
         jax.block_until_ready(state)
         recorder.check(done, count, values)
-        with laps.aside("test"):
+        with timer.paused("test"):
           model = state.items()["model"]
           last |= heldout_accuracy.evaluate(config, model, source, mesh)
           best.offer(done, last["test_top1"], state.items())
@@ -185,10 +185,10 @@ def _train(
         checkpoints.wait()
         raise stop.stopped(done, total)
   except Stopped:
-    _report_speed(path, config, source, laps, start, done - (first or start))
+    _report_speed(path, config, source, timer, start, done - (first or start))
     raise
   else:
-    _report_speed(path, config, source, laps, start, done - (first or start))
+    _report_speed(path, config, source, timer, start, done - (first or start))
   finally:
     recording.close()
     feed.close()
@@ -197,7 +197,7 @@ def _train(
       best.close()
 
 
-def _report_speed(path, config, source, laps, start, steps):
+def _report_speed(path, config, source, timer, start, steps):
   """Adds a row to speed.jsonl: this start of the run, however it ended."""
   size, channels = config.augment.size, source.image_shape[-1]
   model = config_lib.model(config)
@@ -205,9 +205,9 @@ def _report_speed(path, config, source, laps, start, steps):
   views = jax.ShapeDtypeStruct((count, size, size, channels), jnp.float32)
   variables = jax.eval_shape(lambda: init_variables(config, source))
   row = timing.report(
-    laps,
+    timer,
     steps=steps,
-    seconds=laps.running(),
+    seconds=timer.running(),
     images=config.train.batch_size,
     # The usual count: the backward pass is twice the forward pass.
     flops_per_image=3 * timing.flops(model.apply, variables, views),

@@ -95,7 +95,7 @@ def test_names_and_places(tmp_path):
   with pytest.raises(FileNotFoundError, match="nowhere.npz"):
     interop.read(tmp_path / "nowhere.npz")
   (tmp_path / "a.bin").write_bytes(b"1")
-  with pytest.raises(InputError, match=r"read are \.npz, \.safetensors, \.ckpt"):
+  with pytest.raises(InputError, match=r"allowed: \.npz, \.safetensors, \.ckpt"):
     interop.read(tmp_path / "a.bin")
   (tmp_path / "folder.npz").mkdir()
   with pytest.raises(InputError, match="is not a file"):

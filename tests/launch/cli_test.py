@@ -94,7 +94,7 @@ def test_help_explains_itself(program):
     (
       "import_torch",
       ["--config=configs/digits.py", "--file=LICENSE", "--workdir=W"],
-      "read are .npz, .safetensors",
+      "allowed: .npz, .safetensors",
     ),
     (
       "import_torch",

@@ -113,10 +113,10 @@ def test_every_start_of_a_run_is_accounted_for(tmp_path):
   elapsed = time.time() - before
   (row,) = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines()]
   assert row["from_step"] == 0 and row["steps"] == 5
-  laps = row["seconds"]
-  assert [*laps] == ["start", "initialise", "trace", "compile", "first call"]
+  timer = row["seconds"]
+  assert [*timer] == ["start", "initialise", "trace", "compile", "first call"]
   # The first lap began with the process, the others with this call.
-  parts = sum(laps.values()) - laps["start"] + 5 * row["step_seconds"]
+  parts = sum(timer.values()) - timer["start"] + 5 * row["step_seconds"]
   assert 0.5 * elapsed < parts < elapsed
   assert row["images_per_second"] == pytest.approx(16 / row["step_seconds"])
   assert row["utilisation"] is None  # a CPU's peak is not in the table
@@ -133,8 +133,8 @@ def test_the_share_of_the_peak(monkeypatch):
   monkeypatch.setattr(jax, "devices", lambda: [Device(), Device()])
   monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
   monkeypatch.setattr(jax, "device_count", lambda: 2)
-  laps = timing.Laps()
-  row = timing.report(laps, steps=10, seconds=2.0, images=256, flops_per_image=10**10)
+  timer = timing.Timer()
+  row = timing.report(timer, steps=10, seconds=2.0, images=256, flops_per_image=10**10)
   # 1280 images/s of 10 GFLOP each, on two cards of 989 TFLOP/s.
   assert row["utilisation"] == pytest.approx(1280 * 1e10 / (2 * 989e12))
   assert row["peak_memory_bytes"] == 123
@@ -146,9 +146,9 @@ def test_the_share_of_the_peak(monkeypatch):
 def test_what_is_done_aside_is_no_part_of_the_lap(monkeypatch):
   now = iter([0.0, 10.0, 13.0, 20.0, 24.0, 30.0, 31.0])
   monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
-  laps = timing.Laps(0.0)
+  timer = timing.Timer(0.0)
   for _ in range(2):
-    with laps.aside("test"):
+    with timer.paused("test"):
       pass
-  assert laps.seconds == {"start": 0.0, "test": 7.0}
-  assert laps.running() == 23.0
+  assert timer.seconds == {"start": 0.0, "test": 7.0}
+  assert timer.running() == 23.0
