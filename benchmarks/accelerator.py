@@ -59,7 +59,7 @@ def step_row(case, batch, flags, mesh):
   config.augment.size = size
   config.augment.mean, config.augment.std = (0.5,) * 3, (0.25,) * 3
   config.train.batch_size = batch
-  source = memory_plan.stand_in(config, shape)
+  source = memory_plan.dummy_data(config, shape)
   config = config_lib.resolve(config, source)
   optimizer, learning_rate = step_lib.make_optimizer(
     config, source.steps_per_epoch(batch)

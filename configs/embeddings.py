@@ -1,6 +1,6 @@
 """An encoder of frozen embeddings, for `ncl encode`.
 
-Not a training config of images: the fields are `NonNegativeEncoder`'s, explained there.
+Not for training on images. The fields are explained in `NonNegativeEncoder`.
 """
 
 from ml_collections import ConfigDict
@@ -12,9 +12,9 @@ def get_config() -> ConfigDict:
   config.n_components = 1024
   config.n_active = 32
   config.hidden = 0
-  config.map = "rep_relu"
+  config.activation = "rep_relu"
   config.positives = "views"  # or "pairs", "labels"
-  # As chosen in benchmarks/codes.py, so that neighbours stay.
+  # Chosen in studies/codes to keep nearest neighbours.
   config.temperature = 0.05
   config.noise = 0.5
   config.dropout = 0.0

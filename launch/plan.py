@@ -51,7 +51,7 @@ def main() -> None:
     memory_plan.dump_to(dump)
   try:
     devices = memory_plan.devices(topology)
-    source = memory_plan.stand_in(config, shape)
+    source = memory_plan.dummy_data(config, shape)
     found = memory_plan.plan(config, source, devices, dump, _CODE.value)
   finally:
     if dump:

@@ -1,4 +1,4 @@
-"""Frozen embeddings in, sparse non-negative codes out, for those who want no config."""
+"""Turns frozen embeddings into sparse non-negative codes, without a config."""
 
 from ncl_jax.encoder.estimator import NonNegativeEncoder
 from ncl_jax.encoder.search import InvertedIndex, nearest, recall

@@ -1,4 +1,4 @@
-"""`NonNegativeEncoder`: the projector as an estimator of scikit-learn."""
+"""`NonNegativeEncoder`: the projector as a scikit-learn estimator."""
 
 import copy
 import pathlib
@@ -27,38 +27,37 @@ class NonNegativeEncoder(
 ):
   """Turns embeddings into sparse non-negative codes by contrastive learning.
 
-  A projector is trained so that the codes of two views of a row are alike and those of
-  other rows are not. Codes have unit length, so their inner product is a cosine; their
-  columns are sorted by falling expected activation on the training data, so the first n
-  columns are the best n, see `shorten`.
+  A projector is trained so that the codes of two views of a row are similar, and those
+  of different rows are not. Codes have unit length, so their inner product is a cosine.
+  Columns are sorted by expected activation on the training data, highest first, so the
+  first n columns are the best n; see `shorten`.
 
-  Embeddings are centred and divided by one number: their geometry stays. Columns that
-  were constant in the training data tell nothing and are ignored from then on.
+  Embeddings are centred and divided by one number, which preserves their geometry.
+  Columns that are constant in the training data are ignored.
 
   Args:
     n_components: D, dimensions of a code.
-    n_active: most dimensions that one code may use, also in training; 0 = all. A fitted
-      encoder takes another one by `set_params`.
-    hidden: width of the projector's hidden layer; 0 = it is linear.
-    map: to the non-negative, see `ncl_jax.nonneg.NON_NEGATIVE`.
-    positives: which rows are to be alike: "views" of the same row, the two of `pairs`,
-      or those of the same label y (-1 is no label).
+    n_active: largest number of active dimensions in a code, also in training; 0 = all.
+      It can be changed after fitting by `set_params`.
+    hidden: width of the projector's hidden layer; 0 = a linear projector.
+    activation: the non-negative transform, one of `ncl_jax.nonneg.NON_NEGATIVE`.
+    positives: pairs that should be similar: "views" of the same row, the two of
+      `pairs`, or rows with the same label y (-1 = no label).
     temperature: of the loss.
-    noise: standard deviation of a view's noise, in those of the columns.
-    dropout: share of the columns that a view loses.
+    noise: standard deviation of a view's noise, relative to each column's.
+    dropout: fraction of the columns that a view loses.
     reconstruction: weight of a linear decoder's squared error, see `training.loss`; 0 =
       none.
     epochs: passes over the rows; 0 leaves the projector untrained, as a control.
-    batch_size: rows in a batch, of which each is a negative for the others; all, if
-      there are fewer.
-    learning_rate: of AdamW, the highest of a warm-up and cosine.
+    batch_size: rows in a batch, which are negatives of each other; at most all rows.
+    learning_rate: of AdamW, the peak of warm-up and cosine decay.
     weight_decay: of AdamW.
-    sparse_output: `transform` gives a scipy.sparse.csr_array.
-    random_state: of initialisation, order and views; a number: the same again.
+    sparse_output: whether `transform` returns a scipy.sparse.csr_array.
+    random_state: of initialisation, order and views; a number makes fitting repeatable.
 
   Attributes:
-    loss_curve_: [epochs] mean loss of each.
-    expected_activation_: [D] mean of each column over the training data, falling.
+    loss_curve_: [epochs] mean loss of each epoch.
+    expected_activation_: [D] mean of each column over the training data, descending.
     n_features_in_: E.
 
   Source: Wang et al. 2024 (arXiv:2403.12459), Sections 3 and 5.3.
@@ -75,7 +74,7 @@ class NonNegativeEncoder(
     *,
     n_active: int = 0,
     hidden: int = 0,
-    map: str = "rep_relu",
+    activation: str = "rep_relu",
     positives: str = "views",
     temperature: float = 0.2,
     noise: float = 0.1,
@@ -91,7 +90,7 @@ class NonNegativeEncoder(
     self.n_components = n_components
     self.n_active = n_active
     self.hidden = hidden
-    self.map = map
+    self.activation = activation
     self.positives = positives
     self.temperature = temperature
     self.noise = noise
@@ -109,18 +108,15 @@ class NonNegativeEncoder(
 
     Args:
       X: [N, E] embeddings, N at least 2.
-      y: [N] labels, where positives are "labels"; else ignored.
-      pairs: [N, E] the partner of each row, where positives are "pairs".
-
-    Returns:
-      itself.
+      y: [N] labels if positives are "labels"; else ignored.
+      pairs: [N, E] the partner of each row if positives are "pairs".
 
     Raises:
-      ValueError: a wrong setting, shape or number, or nothing to learn from.
-      FloatingPointError: if the loss, the gradient or a parameter stops being finite,
-        naming the step; the encoder is then not fitted.
+      ValueError: an invalid setting, shape or number, or nothing to learn from.
+      FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
+        names the step. The encoder is then not fitted.
     """
-    self.__dict__.pop("scaling_", None)  # not fitted until all has gone well
+    self.__dict__.pop("scaling_", None)  # not fitted until training has succeeded
     given.check(self)
     X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
     if (pairs is None) != (self.positives != "pairs"):
@@ -130,7 +126,9 @@ class NonNegativeEncoder(
     if pairs is not None:
       parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
       if parts[1].shape != X.shape:
-        raise InputError(f"pairs are {parts[1].shape}, X is {X.shape}: a partner a row")
+        raise InputError(
+          f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
+        )
     scaling = measured(parts)
     data = {"deviation": scaling.unit()}
     for name, part in zip(("x", "other"), parts, strict=False):
@@ -142,14 +140,11 @@ class NonNegativeEncoder(
     return self
 
   def transform(self, X: Any) -> Any:
-    """Codes of embeddings.
-
-    Args:
-      X: [N, E].
+    """Codes of embeddings [N, E].
 
     Returns:
-      [N, D] array of X's type (float32 or float64), or a csr_array of it where
-      `sparse_output`; rows of unit length, or zero where the map left nothing.
+      [N, D] array of X's type (float32 or float64), or a csr_array if `sparse_output`.
+      Rows have unit length or are all zero.
 
     Raises:
       ValueError: NaN, another width, or not numbers.
@@ -165,20 +160,14 @@ class NonNegativeEncoder(
     return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
 
   def shorten(self, n_dims: int) -> Self:
-    """An encoder of the `n_dims` columns of highest expected activation; no training.
+    """A copy with only the `n_dims` columns of highest expected activation.
 
-    They are the first columns of this one's, so stored codes are shortened by taking
-    these and scaling rows to unit length; with `n_active` a code made anew may use
-    columns that took no place among all D.
-
-    Args:
-      n_dims: 1 to D.
-
-    Returns:
-      A fitted encoder; this one stays.
+    Nothing is trained. They are the first columns, so stored codes can be shortened by
+    taking these and scaling rows to unit length. With `n_active`, a newly computed code
+    may also use columns that were not among the largest of all D.
 
     Raises:
-      InputError: another number.
+      InputError: `n_dims` is not in 1..D.
 
     Source: Wang et al. 2024 (arXiv:2403.12459), Section 5.3.
     """
@@ -189,32 +178,26 @@ class NonNegativeEncoder(
     return short
 
   def save(self, path: str | pathlib.Path) -> None:
-    """Writes one file, tensors and settings; nothing in it is ever executed.
-
-    Args:
-      path: a new file, NAME.safetensors.
+    """Writes tensors and settings to a new file NAME.safetensors.
 
     Raises:
-      InputError: if there is one already, or the name ends otherwise.
+      InputError: if the file exists already or has another ending.
     """
     check_is_fitted(self)
     files.save(self, path)
 
   @classmethod
   def load(cls, path: str | pathlib.Path) -> Self:
-    """Reads what `save` wrote: the same codes.
-
-    Args:
-      path: the file.
+    """Reads a file that `save` wrote, without executing anything in it.
 
     Raises:
-      FileNotFoundError: if there is none.
-      InputError: if it is no such file.
+      FileNotFoundError: if there is no such file.
+      InputError: if it is another kind of file.
     """
     return files.load(cls, path)
 
   def __sklearn_is_fitted__(self) -> bool:
-    """What `check_is_fitted` asks: training may have failed after some was set."""
+    """For `check_is_fitted`: training may have failed after setting some attributes."""
     return hasattr(self, "scaling_")
 
   @property
@@ -222,7 +205,7 @@ class NonNegativeEncoder(
     return len(self.expected_activation_)
 
   def __sklearn_tags__(self) -> Any:
-    """What scikit-learn is told."""
+    """Properties for scikit-learn."""
     tags = super().__sklearn_tags__()
     tags.transformer_tags.preserves_dtype = ["float64", "float32"]
     tags.target_tags.required = self.positives == "labels"
@@ -242,7 +225,7 @@ class NonNegativeEncoder(
     )
 
   def _network(self, out: int, hidden: int) -> training.Network:
-    return training.Network(out, hidden, int(self.n_active), self.map)
+    return training.Network(out, hidden, int(self.n_active), self.activation)
 
   def _train(self, data: dict[str, np.ndarray]) -> None:
     rows = len(data["x"])
@@ -261,15 +244,15 @@ class NonNegativeEncoder(
     self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 
   def _keep(self, columns: np.ndarray) -> None:
-    """Keeps these dimensions of the last layer, in their order."""
+    """Keeps only these dimensions of the last layer, in this order."""
     self.expected_activation_ = self.expected_activation_[columns]
     last = self.params_.get("linear2", self.params_)
     for name, tensor in last.items():
       last[name] = np.ascontiguousarray(tensor[..., columns])
 
   def _encoded(self, x: np.ndarray) -> Iterator[np.ndarray]:
-    """Codes of prepared embeddings, block after block."""
-    # As wide as it was trained, whatever the settings became since.
+    """Codes of scaled embeddings, block by block."""
+    # The trained width, because settings may have changed since.
     hidden = len(self.params_["linear1"]["bias"]) if "linear1" in self.params_ else 0
     network = self._network(self._n_features_out, hidden)
     params = jax.device_put(self.params_)

@@ -1,4 +1,4 @@
-"""A fitted encoder as one file of tensors and settings, and back."""
+"""Saves a fitted encoder to one file of tensors and settings, and loads it."""
 
 import json
 import pathlib
@@ -17,27 +17,23 @@ if TYPE_CHECKING:
   from ncl_jax.encoder.estimator import NonNegativeEncoder
 
 ENDING = ".safetensors"
-_FORMAT = "ncl_jax.NonNegativeEncoder 1"
+_FORMAT = "ncl_jax.NonNegativeEncoder 2"
 _ARRAYS = ("loss_curve_", "expected_activation_")
 
 
 def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
-  """Writes the file, whole or not at all.
-
-  Args:
-    encoder: fitted.
-    path: a new file, NAME.safetensors.
+  """Writes a fitted encoder to a new file NAME.safetensors, completely or not at all.
 
   Raises:
-    InputError: if there is one already, or the name ends otherwise.
+    InputError: if the file exists already or has another ending.
   """
   _check_name(path)
   settings = encoder.get_params()
   if not isinstance(settings["random_state"], int | np.integer):
-    settings["random_state"] = None  # a generator: its state is no setting
+    settings["random_state"] = None  # a generator's state is not a setting
   header = {
     "format": _FORMAT,
-    # numpy's numbers are as good as Python's.
+    # Settings may be numpy numbers.
     "settings": json.dumps(
       settings, default=lambda number: number.item(), allow_nan=False
     ),
@@ -53,14 +49,7 @@ def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
 
 
 def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
-  """Reads what `save` wrote; nothing in the file is executed.
-
-  Args:
-    kind: the class.
-    path: of the file.
-
-  Returns:
-    A fitted encoder that gives the same codes.
+  """Reads a fitted encoder of class `kind`; nothing in the file is executed.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -71,7 +60,9 @@ def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
   with safetensors.safe_open(paths.local(path), "numpy") as file:
     header = file.metadata() or {}
   if header.get("format") != _FORMAT:
-    raise InputError(f"{path} was not written by NonNegativeEncoder.save")
+    raise InputError(
+      f"{path} was not written by NonNegativeEncoder.save of this version"
+    )
   encoder = kind(**json.loads(header["settings"]))
   for name in _ARRAYS:
     setattr(encoder, name, tensors.pop(name))

@@ -1,4 +1,4 @@
-"""What an encoder is given, checked: its settings and its labels."""
+"""Checks an encoder's settings and labels."""
 
 from typing import Any
 
@@ -13,11 +13,7 @@ POSITIVES = ("views", "pairs", "labels")
 
 
 def check(encoder: Any) -> None:
-  """Its settings, as the attributes of a `NonNegativeEncoder`.
-
-  Raises:
-    InputError: naming the first that is not as it should be.
-  """
+  """Raises an InputError for the first invalid setting of a `NonNegativeEncoder`."""
   for name, low in (
     ("n_components", 1),
     ("n_active", 0),
@@ -26,7 +22,7 @@ def check(encoder: Any) -> None:
     ("batch_size", 2),
   ):
     checks.whole(name, getattr(encoder, name), low)
-  checks.choice("map", encoder.map, sorted(nonneg.NON_NEGATIVE))
+  checks.choice("activation", encoder.activation, sorted(nonneg.NON_NEGATIVE))
   checks.choice("positives", encoder.positives, POSITIVES)
   for name in ("temperature", "learning_rate"):
     checks.positive(name, getattr(encoder, name))
@@ -42,18 +38,16 @@ def check(encoder: Any) -> None:
 
 
 def numbered(y: Any, rows: int) -> np.ndarray:
-  """Labels by number.
+  """Numbers labels [rows] by their position among the sorted labels.
 
-  Args:
-    y: labels [N], whole numbers or names, see `data.labels`; -1, NaN, None and "" are
-      no label.
-    rows: N.
+  Labels are whole numbers or names, see `data.labels`; -1, NaN, None and "" mean no
+  label.
 
   Returns:
-    int32 [N], places among the sorted labels; -1 for none.
+    int32 [rows]; -1 for no label.
 
   Raises:
-    InputError: without y, for another shape, or if no label has two rows.
+    InputError: if y is missing or has another shape, or no label has two rows.
   """
   if y is None:
     raise InputError(
@@ -63,7 +57,7 @@ def numbered(y: Any, rows: int) -> np.ndarray:
     y, ensure_2d=False, dtype=None, input_name="y", ensure_all_finite="allow-nan"
   )
   if y.shape != (rows,):
-    raise InputError(f"y has shape {y.shape}: it must be ({rows},), a label a row")
+    raise InputError(f"y has shape {y.shape}: it must be ({rows},), one label per row")
   labels = labels_lib.parse(y, "y")
   labels_lib.check_coding([labels], "y")
   numbers = np.full(rows, -1)
@@ -71,5 +65,7 @@ def numbered(y: Any, rows: int) -> np.ndarray:
     labels.values[~labels.missing], return_inverse=True
   )
   if (np.bincount(numbers[numbers >= 0], minlength=1) < 2).all():
-    raise InputError(f"y: none of the {len(names)} labels has two rows: no positives")
+    raise InputError(
+      f"y: none of the {len(names)} labels has two rows, so there are no positive pairs"
+    )
   return numbers.astype(np.int32)

@@ -1,4 +1,4 @@
-"""What `launch.encode` does: embeddings in, codes out, and a table of them."""
+"""The work of `launch.encode`: fits or loads an encoder, and reports on its codes."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from ncl_jax.encoder.search import InvertedIndex, nearest, recall
 from ncl_jax.errors import InputError
 from ncl_jax.host import npz, paths
 
-# The settings of configs/embeddings.py; which form codes have is for the flags.
+# The settings of configs/embeddings.py; flags choose between sparse and dense codes.
 FIELDS = tuple(sorted(NonNegativeEncoder().get_params().keys() - {"sparse_output"}))
 K = 10
-QUERIES = 1000  # held out of the training at most, to be searched for
-ITEMS = 50_000  # searched at most
+QUERIES = 1000  # largest number of rows held out as queries
+ITEMS = 50_000  # largest number of rows searched
 SHARES = (1, 2, 4, 8)
 
 
@@ -34,20 +34,20 @@ def run(
   """Fits an encoder, or loads one, and encodes a file's embeddings.
 
   Args:
-    config: settings of a new encoder, see `FIELDS`; None: it is there already.
-    file: FILE.npy or FILE.npz, also written `arrays:FILE.npz`.
+    config: settings of a new encoder, see `FIELDS`; None: load an existing one.
+    file: FILE.npy, FILE.npz or `arrays:FILE.npz`.
     encoder: its file, NAME.safetensors.
     out: FILE.npz for the codes; "" = none.
-    array: of an .npz: the embeddings [N, E], or pairs [N, 2, E] of positives.
-    labels: of an .npz: labels [N], used where positives are "labels".
+    array: name in an .npz of the embeddings [N, E], or of positive pairs [N, 2, E].
+    labels: name in an .npz of the labels [N], used if positives are "labels".
     dims: dimensions of the written codes; 0 = all.
-    dense: write an array `codes` and not a matrix for `scipy.sparse.load_npz`.
+    dense: write an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
 
   Returns:
     The rows of `table`.
 
   Raises:
-    InputError: for anything that is not as it should be, before any training.
+    InputError: for invalid settings or data, before any training.
     FileNotFoundError: if a file is missing.
   """
   if config is not None:
@@ -56,8 +56,8 @@ def run(
       raise InputError(f"the config has other fields than an encoder: {unknown}")
     if paths.local(encoder).exists():
       raise InputError(
-        f"{encoder} exists already: without --config it is used; to train another, "
-        "choose another name"
+        f"{encoder} exists already: leave --config out to use it, or choose another "
+        "name to train another encoder"
       )
   for name, ending in ((encoder, ".safetensors"), *([(out, ".npz")] if out else [])):
     if not name.endswith(ending):
@@ -65,7 +65,7 @@ def run(
   if out and paths.local(out).exists():
     raise InputError(f"{out} exists already: remove it or choose another name")
   if dims and not out:
-    raise InputError(f"dims = {dims}, of the written codes: nothing is to be written")
+    raise InputError(f"dims = {dims} applies to written codes: also give --out")
   if config is None:
     made = NonNegativeEncoder.load(encoder)
   else:
@@ -90,7 +90,7 @@ def run(
     try:
       _fit(made, x[~held], arrays, labels, held, file)
     except ValueError as error:
-      # Also scikit-learn's, whose first line says what is wrong.
+      # scikit-learn's errors, too, state the problem in the first line.
       raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
     made.save(encoder)
   made.set_params(sparse_output=True)
@@ -105,19 +105,19 @@ def run(
 def table(
   encoder: NonNegativeEncoder, rows: np.ndarray, held: np.ndarray
 ) -> list[dict[str, Any]]:
-  """What codes are like: whole and shortened to a half, a quarter and an eighth.
+  """Statistics of full codes, and of their first half, quarter and eighth.
 
   Args:
     encoder: fitted.
     rows: [N, E] embeddings.
-    held: [N] which of them are queries; the others are searched, the first `ITEMS`.
+    held: [N] True for queries; the first `ITEMS` of the others are searched.
 
   Returns:
-    For each length "dims"; "active", the mean number of dimensions that a code uses;
-    "most", the largest; "live", dimensions that any code uses; "empty", codes without
-    any; "bytes" of an item, as stored (index and value of 4 each); and "recall", the
-    share of the ten nearest by cosine of the centred embeddings that are among the ten
-    nearest by codes, NaN without ten items and a query.
+    For each length: "dims"; "active", the mean number of active dimensions in a code,
+    and "most", the largest; "live", dimensions that are active in any code; "empty",
+    the number of all-zero codes; "bytes" of a stored code (index and value take 4
+    each); and "recall", the share of the ten nearest embeddings (cosine, centred) that
+    are among the ten nearest codes, NaN without ten items and a query.
   """
   width = len(encoder.expected_activation_)
   items = np.flatnonzero(~held)[:ITEMS]
@@ -148,7 +148,7 @@ def table(
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-  """The table as lines; a dash where there is no number."""
+  """The table as lines; undefined values are dashes."""
 
   def cell(value: Any) -> str:
     if not isinstance(value, float):
@@ -185,7 +185,7 @@ def _fit(made, x, arrays, labels, held, file) -> None:
 
 
 def _read(file: str, array: str) -> dict[str, np.ndarray]:
-  """The arrays of a file; of an .npy its one, under the name asked for."""
+  """The arrays of a file; that of an .npy is named `array`."""
   path = paths.local(file.removeprefix("arrays:"))
   arrays = npz.read(path, only=array)
   if array not in arrays:

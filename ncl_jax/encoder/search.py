@@ -8,23 +8,18 @@ import scipy.sparse
 from ncl_jax import checks
 from ncl_jax.errors import InputError
 
-# Similarities that are held at a time.
+# Similarities in memory at a time.
 _HELD = 2**24
 
 
 def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
-  """The k items of largest inner product, by looking at each.
-
-  Args:
-    items: [N, D].
-    queries: [M, D].
-    k: how many, at most N.
+  """The k items [N, D] with the largest inner product, by exhaustive search.
 
   Returns:
-    [M, k] int64 positions, the best first.
+    [M, k] int64 positions for queries [M, D], the best first.
 
   Raises:
-    InputError: another k, or a row with NaN or infinity.
+    InputError: k is not in 1..N, or a row has NaN or infinity.
 
   >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), 2).tolist()
   [[1, 2]]
@@ -42,24 +37,20 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
 
 
 class InvertedIndex:
-  """For each dimension the items that it is active in: a search looks at few items.
+  """Lists for each dimension the items it is active in, so a search visits few items.
 
-  A query costs as many products as there are active entries, over all items, in the
-  dimensions that it uses.
+  A query costs one product per item and dimension that are active in both.
   """
 
   def __init__(self, codes: scipy.sparse.sparray | scipy.sparse.spmatrix):
-    """Builds the lists.
-
-    Args:
-      codes: [N, D] sparse, non-negative.
+    """Builds the lists from sparse non-negative codes [N, D].
 
     Raises:
       InputError: a dense array, another shape, or an entry that is NaN or infinite.
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
-    # Rows are the dimensions: each row is a list of items.
+    # Rows are dimensions, and each row is a list of items.
     if codes.ndim != 2:
       raise InputError(f"codes have shape {list(codes.shape)}: they must be [N, D]")
     self._lists = scipy.sparse.csr_array(_wide(codes).T)
@@ -67,15 +58,11 @@ class InvertedIndex:
     self.items = codes.shape[0]
 
   def nearest(self, queries: scipy.sparse.spmatrix, k: int) -> np.ndarray:
-    """The k items of largest inner product.
-
-    Args:
-      queries: [M, D] sparse, non-negative.
-      k: how many, at most N.
+    """The k items with the largest inner product, for sparse queries [M, D].
 
     Returns:
-      [M, k] int64 positions, the best first; -1 where fewer items share a dimension
-      with the query: of the others none is nearer than another.
+      [M, k] int64 positions, the best first. -1 fills up if fewer than k items share a
+      dimension with the query; all others are equally near.
 
     Raises:
       InputError: another k or width, or an entry that is NaN or infinite.
@@ -105,11 +92,7 @@ class InvertedIndex:
 
 
 def recall(found: np.ndarray, true: np.ndarray) -> float:
-  """Mean share of the true neighbours that were found.
-
-  Args:
-    found: [M, k] positions; -1 = none.
-    true: [M, k] positions.
+  """Mean share of the true neighbours [M, k] that were found [M, k]; -1 = none.
 
   >>> recall(np.array([[1, 2], [5, -1]]), np.array([[2, 3], [5, 6]]))
   0.5
@@ -121,14 +104,10 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:
-  """Positions of the k largest of each row, the best first, of equals the first.
+  """Positions [M, k] of the k largest scores [M, N] of each row, the best first.
 
-  Args:
-    scores: [M, N].
-    k: how many, at most N.
-
-  Returns:
-    [M, k] int64. Which of those that equal the k-th are taken is left open.
+  Ties are in order of position. Which of several scores equal to the k-th are included
+  is unspecified.
   """
   chosen = np.argpartition(-scores, k - 1, axis=1)[:, :k]
   chosen.sort(axis=1)
@@ -138,7 +117,7 @@ def largest(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def _wide(x: Any) -> Any:
-  """At least float32: products of small integers would wrap, those of float16 round."""
+  """As float32 or float64, so that products neither wrap nor round."""
   if not scipy.sparse.issparse(x):
     x = np.asarray(x)
   return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Trains a projector on fixed embeddings: views, codes, loss, one program an epoch."""
+"""Trains a projector on fixed embeddings, with one compiled program per epoch."""
 
 import dataclasses
 from typing import Any
@@ -17,12 +17,12 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """From an embedding to its code; hashable, so a static argument of a program.
+  """The network from an embedding to its code; hashable, for static arguments.
 
   Attributes:
     out: D, dimensions of a code.
-    hidden: width of a hidden layer; 0 = the projector is linear.
-    active: most dimensions that a code may use; 0 = all.
+    hidden: width of a hidden layer; 0 = a linear projector.
+    active: largest number of active dimensions in a code; 0 = all.
     transform: see `nonneg.NAMES`.
   """
 
@@ -44,18 +44,10 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What training depends on; hashable, too.
+  """The settings of training; hashable, for static arguments.
 
-  Attributes:
-    network: what is trained.
-    temperature: of the loss.
-    noise: standard deviation of a view's noise, in those of the columns.
-    dropout: share of the columns that a view loses.
-    reconstruction: weight of that term; 0 = none, and no decoder.
-    learning_rate: of AdamW, the highest of its schedule.
-    weight_decay: of AdamW.
-    steps: updates in all.
-    labelled: positives are the rows of the same label.
+  They are explained in `NonNegativeEncoder`. `steps` is the number of updates;
+  `labelled` makes rows with the same label positives.
   """
 
   network: Network
@@ -70,7 +62,7 @@ class Recipe:
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
-    """AdamW: a tenth of the steps up, then a cosine down to 0."""
+    """AdamW with warm-up over a tenth of the steps, then cosine decay to 0."""
     schedule = optimizers.warmup_cosine(
       self.learning_rate,
       warmup_steps=self.steps // 10,
@@ -81,15 +73,15 @@ class Recipe:
 
 
 def code(z: Array, transform: str, active: int) -> Array:
-  """`f = g / |g|`, g = the map of z, of which the `active` largest entries are kept.
+  """`f = g / |g|`, where g keeps the `active` largest entries of the transform of z.
 
   Args:
     z: [.., D] projector outputs.
     transform: see `nonneg.NAMES`.
-    active: entries kept, of equals the first; 0 or D and more = all.
+    active: number of entries kept, the first of tied ones; 0, D or more = all.
 
   Returns:
-    [.., D], rows of unit length, or zero where the transform left nothing.
+    [.., D], rows of unit length or all zero.
 
   >>> code(jnp.array([[4.0, 1.0, 3.0, -9.0]]), "relu", 2).round(1).tolist()
   [[0.800000011920929, 0.0, 0.6000000238418579, 0.0]]
@@ -98,27 +90,20 @@ def code(z: Array, transform: str, active: int) -> Array:
   if 0 < active < f.shape[-1]:
     rows = f.reshape(-1, f.shape[-1])
     values, columns = jax.lax.top_k(rows, active)
-    # By place and not by value: equals at the edge would make a code too long.
+    # By position instead of value, because ties at the edge would make codes too long.
     number = jnp.arange(len(rows))[:, None]
     f = jnp.zeros_like(rows).at[number, columns].set(values).reshape(f.shape)
   return numerics.l2_normalize(f)
 
 
 def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
-  """Random views: columns dropped, the others scaled up for it, and noise.
+  """Random views of centred embeddings [N, V, E], by dropout of columns and noise.
 
-  Args:
-    key: random key.
-    x: [N, V, E] centred embeddings.
-    deviation: [E] standard deviation of each column.
-    recipe: `noise` and `dropout` are used.
-
-  Returns:
-    [N, V, E].
+  `deviation` [E] is the standard deviation of each column.
   """
-  kept, noisy = jax.random.split(key)
+  dropped, noisy = jax.random.split(key)
   if recipe.dropout:
-    keep = jax.random.bernoulli(kept, 1 - recipe.dropout, x.shape)
+    keep = jax.random.bernoulli(dropped, 1 - recipe.dropout, x.shape)
     x = jnp.where(keep, x / (1 - recipe.dropout), 0)
   if recipe.noise:
     scale = recipe.noise * deviation[None, None]
@@ -127,19 +112,16 @@ def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
 
 
 def loss(params: Any, key: Array, batch: dict[str, Array], recipe: Recipe) -> Array:
-  """NT-Xent of the codes of two views, and the weighted reconstruction error.
+  """NT-Xent of the codes of two views, plus the weighted reconstruction error.
 
-  The latter is `mean |u - f W - b|^2`, u the clean embedding at unit length: 1 says
-  that the decoder knows nothing, so a weight of 1 is of the size of the loss.
+  The error is `mean |u - f W - b|^2`, where u is the clean embedding at unit length. A
+  decoder that knows nothing has error 1, so errors are of the same order as the loss.
 
   Args:
     params: {"projector"} and, with a reconstruction, {"decoder"}.
     key: of the views.
     batch: "x" [N, 2, E], "deviation" [E], and "labels" [N] if they are used.
     recipe: the settings.
-
-  Returns:
-    [].
   """
   x = batch["x"]
   seen = views(key, x, batch["deviation"], recipe)
@@ -159,13 +141,7 @@ def loss(params: Any, key: Array, batch: dict[str, Array], recipe: Recipe) -> Ar
 
 @jax.jit(static_argnums=(1, 2))
 def start(key: Array, width: int, recipe: Recipe) -> tuple[Any, Any]:
-  """Parameters and the optimiser's state before the first step.
-
-  Args:
-    key: random key.
-    width: E.
-    recipe: the settings.
-  """
+  """Initial parameters and optimizer state for embeddings of a width."""
   keys = jax.random.split(key)
   params = {"projector": recipe.network.projector.init(keys[0], jnp.zeros((1, width)))}
   if recipe.reconstruction:
@@ -183,14 +159,14 @@ def epoch(
   order: Array,
   recipe: Recipe,
 ) -> tuple[Any, Array, Array]:
-  """An update for each row of `order`.
+  """Makes an update for each row of `order`.
 
   Args:
     state: from `start` or an earlier epoch; donated.
-    key: of the whole training.
-    first: [] updates done before.
-    data: "x" [N, E], "deviation" [E]; "other" [N, E], where pairs are given, and
-      "labels" [N], where they are used.
+    key: the same for all epochs.
+    first: [] number of earlier updates.
+    data: "x" [N, E], "deviation" [E]; "other" [N, E] if there are pairs; "labels" [N]
+      if they are used.
     order: [steps, batch] rows of the data.
     recipe: the settings.
 
@@ -213,7 +189,7 @@ def epoch(
     fault = divergence.mark(value, gradients, params)
     return ((params, opt_state), done + 1), (value, fault)
 
-  # Dense layers alone: what makes loops slow on a CPU are convolutions' gradients.
+  # A loop is fine on CPU, because dense layers have no slow convolution gradients.
   (state, _), (values, faults) = jax.lax.scan(step, (state, first), order)
   return state, values, faults
 
@@ -226,12 +202,12 @@ def train(
   batch_size: int,
   seed: int,
 ) -> tuple[Any, np.ndarray]:
-  """Trains from the beginning to the end.
+  """Trains a projector.
 
   Args:
     data: as in `epoch`, on the host.
     recipe: the settings.
-    epochs: passes over the rows; what is left of one after whole batches is dropped.
+    epochs: passes over the rows, without incomplete batches.
     batch_size: rows in a batch.
     seed: of initialisation, order and views.
 
@@ -239,8 +215,8 @@ def train(
     (the projector's parameters as numpy arrays, mean loss of each epoch).
 
   Raises:
-    FloatingPointError: if the loss, the gradient or a parameter stops being finite,
-      naming the step.
+    FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
+      names the step.
   """
   keys = jax.random.split(numerics.key(seed))
   count, width = data["x"].shape
@@ -261,6 +237,6 @@ def train(
 @jax.jit(static_argnums=2)
 def encode(params: Any, x: Array, network: Network) -> Array:
   """Codes [N, D] of centred embeddings [N, E], with a trained projector."""
-  # An accelerator would otherwise multiply in lower precision, and neighbours change.
+  # Accelerators would otherwise multiply in lower precision, which changes neighbours.
   with jax.default_matmul_precision("float32"):
     return network.codes(params, x)

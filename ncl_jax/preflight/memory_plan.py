@@ -138,7 +138,7 @@ def devices(topology: str) -> Sequence[jax.Device]:
     raise InputError(f"topology {topology}: {str(error).splitlines()[0]}") from error
 
 
-def stand_in(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
+def dummy_data(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
   """A source of the data's shapes, which takes no memory.
 
   Args:

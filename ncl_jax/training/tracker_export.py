@@ -99,7 +99,7 @@ def _missing(extra: str) -> str:
   return f"{extra} is not installed: pip install '.[{extra}]'"
 
 
-def mirror(
+def export(
   directory: str | pathlib.Path,
   target: str,
   *,

@@ -97,7 +97,7 @@ def test_numbers_are_copied_and_each_once(run, monkeypatch):
       jsonl.append(run / "metrics.jsonl", row)
 
   monkeypatch.setattr(tracker_export.time, "sleep", later)
-  assert tracker_export.mirror(run, "tensorboard", follow=True) == 3
+  assert tracker_export.export(run, "tensorboard", follow=True) == 3
   assert sink.rows == [
     (2, {"epoch": 2 / 3, "loss": 3.0}),
     (3, {"epoch": 1.0}),
@@ -114,12 +114,12 @@ def test_weights_and_biases_is_told_the_settings(run, monkeypatch):
   )
   module = types.SimpleNamespace(init=lambda **kwargs: told.update(kwargs) or logged)
   monkeypatch.setitem(sys.modules, "wandb", module)
-  assert tracker_export.mirror(run, "wandb") == 2
+  assert tracker_export.export(run, "wandb") == 2
   stored = json.loads((run / "config.json").read_text())
   assert told["name"] == run.name and told["config"]["seed"] == stored["seed"]
   assert told["finished"] and [step for step, _ in told["rows"]] == [2, 3]
   first = told["id"]
-  tracker_export.mirror(run, "wandb")
+  tracker_export.export(run, "wandb")
   assert told["id"] == first and told["resume"] == "allow"
   assert [step for step, _ in told["rows"]] == [2, 3]
 
@@ -143,22 +143,22 @@ def test_started_again_it_copies_each_step_once_to_the_same_run(
   monkeypatch.setitem(tracker_export.SINKS, target, make)
   rows = jsonl.read(run / "metrics.jsonl")
   jsonl.write(run / "metrics.jsonl", rows[:1])
-  tracker_export.mirror(run, target)
+  tracker_export.export(run, target)
   jsonl.write(run / "metrics.jsonl", rows)
   with pytest.raises(KeyboardInterrupt):
-    tracker_export.mirror(run, target)
-  tracker_export.mirror(run, target)
-  assert tracker_export.mirror(run, target) == 0
+    tracker_export.export(run, target)
+  tracker_export.export(run, target)
+  assert tracker_export.export(run, target) == 0
   # What a kill left without a flush is written again, after `step`.
   flushed = [[step for step, _ in sink.rows[: sink.flushed]] for sink, _, _ in opened]
   assert flushed == [[2], [], [3], []]
   assert [step for _, step, _ in opened] == [0, 2, 2, 3]
   assert len({identity for _, _, identity in opened}) == 1
   (run / f"{target}.copied.json").unlink()
-  assert tracker_export.mirror(run, target) == 2 and opened[-1][1] == 0
+  assert tracker_export.export(run, target) == 2 and opened[-1][1] == 0
   (run / f"{target}.copied.json").write_text("{")
   with pytest.raises(InputError, match="is damaged: remove it to copy everything anew"):
-    tracker_export.mirror(run, target)
+    tracker_export.export(run, target)
 
 
 def test_what_a_kill_left_in_tensorboards_files_is_purged(run, monkeypatch):
@@ -170,15 +170,15 @@ def test_what_a_kill_left_in_tensorboards_files_is_purged(run, monkeypatch):
     SummaryWriter=lambda folder, purge_step: told.append(purge_step) or writer_of
   )
   monkeypatch.setitem(sys.modules, "tensorboardX", module)
-  tracker_export.mirror(run, "tensorboard")
+  tracker_export.export(run, "tensorboard")
   jsonl.append(run / "metrics.jsonl", {"step": 6, "epoch": 2.0, "loss": 1.0})
-  tracker_export.mirror(run, "tensorboard")
+  tracker_export.export(run, "tensorboard")
   assert told == [None, 4]
 
 
 def test_tensorboard_files_are_read_back(run):
   pytest.importorskip("tensorboardX")
-  tracker_export.mirror(run, "tensorboard")
+  tracker_export.export(run, "tensorboard")
   (file,) = (run / "tensorboard").glob("events.out.*")
   assert b"loss" in file.read_bytes()
 
@@ -188,6 +188,6 @@ def test_what_is_not_installed_is_named(run, monkeypatch, target):
   monkeypatch.setitem(sys.modules, target, None)
   extra = target.removesuffix("X")
   with pytest.raises(InputError, match=rf"pip install '\.\[{extra}\]'"):
-    tracker_export.mirror(run, extra)
+    tracker_export.export(run, extra)
   with pytest.raises(InputError, match="one of tensorboard, wandb"):
-    tracker_export.mirror(run, "paper")
+    tracker_export.export(run, "paper")

@@ -39,7 +39,7 @@ def test_help_explains_itself(program):
   assert lines[0].endswith((".", "?"))
   assert f"  ncl {program}" in out
   # Neither makes or reads a run.
-  assert program in ("encode", "feed", "plan") or "--workdir" in out
+  assert program in ("encode", "input_rate", "plan") or "--workdir" in out
   assert max(map(len, lines)) <= 100 and "Exit codes:" in out
   entries = [line.split()[0] for line in lines if line.startswith("  --")]
   assert len(entries) == len(set(entries)) >= 6

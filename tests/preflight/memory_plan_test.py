@@ -107,16 +107,16 @@ def test_a_plan_that_does_not_fit_says_so():
 def test_data_are_stood_in_for():
   config = config_lib.defaults()
   config.data.source = "tfds:imagenet2012"
-  source = memory_plan.stand_in(config)
+  source = memory_plan.dummy_data(config)
   images = source.split("train").images
   assert images.shape == (1_281_167, 256, 256, 3) and source.num_classes == 1000
   assert images.strides == (0, 0, 0, 0)  # one byte in memory
   config.data.source, config.data.image_size = "folder:elsewhere", 64
-  source = memory_plan.stand_in(config, (10, 5, 5, 1, 0))
+  source = memory_plan.dummy_data(config, (10, 5, 5, 1, 0))
   assert source.split("train").images.shape == (10, 64, 64, 1)
   assert np.all(source.split("train").labels == -1)
   with pytest.raises(InputError, match="data shape"):
-    memory_plan.stand_in(config, (10, 5))
+    memory_plan.dummy_data(config, (10, 5))
 
 
 @pytest.mark.parametrize("name", ["v5e", "8", "cpu:0", "cpu:64", "v5e:4", "gpu:8"])

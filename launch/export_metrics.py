@@ -1,6 +1,6 @@
 """Copies a run's metrics to TensorBoard or Weights & Biases.
 
-  ncl mirror --workdir=runs/cifar10-ncl --to=tensorboard --follow
+  ncl export_metrics --workdir=runs/cifar10-ncl --to=tensorboard --follow
 
 TensorBoard's files go to WORKDIR/tensorboard (pip install '.[tensorboard]'); with
 --to=wandb a run of the project ncl_jax is made (pip install '.[wandb]';
@@ -22,7 +22,7 @@ def main() -> None:
   """Copies."""
   from ncl_jax.training import tracker_export
 
-  tracker_export.mirror(_WORKDIR.value or "", _TO.value, follow=_FOLLOW.value)
+  tracker_export.export(_WORKDIR.value or "", _TO.value, follow=_FOLLOW.value)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 r"""Times the decoding of training images on this host.
 
-  ncl feed --config=imagenet100:ncl \
+  ncl input_rate --config=imagenet100:ncl \
       --config.data.source=folder:/data/imagenet100 --accelerator="TPU v5e"
 
 The network is left out. Prints images a second, of the host and of a core, and how many
