@@ -2,10 +2,10 @@
 
   ncl axes --workdir=runs/seed0/ncl --other=runs/seed1/ncl
 
-Dimensions are matched on the training images (Hungarian method) and their correlations
-averaged on the test images; beside them stands what shuffled images give. Both networks
-see the data of the first run. The models are rebuilt from the work directories'
-config.json; the result is a line of WORKDIR/eval/axes.jsonl.
+Dimensions are matched on the training images (Hungarian method), and their correlations
+are averaged on the test images. The chance level comes from shuffled images. Both
+networks see the data of the first run. The result is a line of
+WORKDIR/eval/axes.jsonl.
 """
 
 from absl import flags

@@ -2,9 +2,9 @@
 
   ncl check --workdir=runs
 
-Takes one to two minutes on two CPU cores. A line for each check: PASS, FAIL, or NOTE
-for what is good to know; exit code 1 if one failed. With --workdir the checkpoint is
-tried in that directory, and nothing is left there.
+This takes one to two minutes on two CPU cores. It prints a line for each check: PASS,
+FAIL, or NOTE for information. The exit code is 1 if a check failed. With --workdir a
+checkpoint is written to that directory and removed again.
 """
 
 import sys
@@ -17,7 +17,7 @@ _WORKDIR = flags.DEFINE(
   cli.PATH,
   "workdir",
   None,
-  "directory that must take a checkpoint; default: a temporary one",
+  "directory in which to try a checkpoint; default: a temporary one",
 )
 
 

@@ -2,13 +2,16 @@
 
   ncl compare --config=digits --workdir=runs/digits --seeds=1
 
-Finished and half-finished runs in the work directory are used, not repeated. The report
-is WORKDIR/report: index.html, report.md, report.json, figures/, and the table of all
-controls, controls.txt. Where data and network are the paper's, its numbers stand beside
-ours. Killed, the same command goes on; what was measured is in WORKDIR/measured.jsonl.
-Quick: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
-controls, but none of them finetuned: --control_programs=feature_stats,knn,linear_probe.
-Of two towers (recipes pairs and texts) the figures of ncl pairs come first.
+The report is WORKDIR/report: index.html, report.md, report.json, figures/, and
+controls.txt with the table of all controls. Where data and network are the paper's, its
+numbers stand beside the measured ones. For two towers (recipes pairs and texts) the
+figures of ncl pairs come first.
+
+The same command resumes after an interruption. It reuses runs in the work directory and
+the results in WORKDIR/measured.jsonl.
+
+Faster: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
+controls, without finetuning them: --control_programs=feature_stats,knn,linear_probe.
 """
 
 from absl import flags
@@ -31,12 +34,12 @@ _CONTROLS = flags.DEFINE_enum(
   "controls",
   "all",
   ["untrained", "all", "trained"],
-  "what CL and NCL are held against; trained: two more trainings a seed",
+  "controls to compare with; trained: two more runs per seed",
 )
 _CONTROL_PROGRAMS = flags.DEFINE_list(
-  "control_programs", "all", "of --programs, those that controls without training get"
+  "control_programs", "all", "those of --programs that evaluate untrained controls"
 )
-_SEEDS = flags.DEFINE_integer("seeds", 1, "how many pairs of runs", lower_bound=1)
+_SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound=1)
 
 
 def main() -> None:

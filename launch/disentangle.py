@@ -4,9 +4,9 @@
 
 Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each run, of
 its untrained network, of as many principal components of the pixels, and of its
-features with the images shuffled, which is chance. Only factors that positive pairs
-share are scored. Several runs of a method, seeds say, are also told by their mean and
-standard deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
+features with the images shuffled (chance). Only factors that positive pairs share are
+scored. For several runs of a method, such as seeds, it also prints mean and standard
+deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
 WORKDIR/eval/disentangle.png: mutual information of dimensions and factors.
 """
 

@@ -4,16 +4,17 @@ r"""Turns embeddings into sparse non-negative codes.
       --encoder=encoder.safetensors --out=codes.npz
   ncl encode --encoder=encoder.safetensors --input=more.npy --out=more.npz
 
-With --config an encoder is trained and written to --encoder; without, the one that is
-there is used. --input is an .npy file, or an .npz with the array --array: embeddings
-[N, E], or [N, 2, E] with --config.positives=pairs. --out gets a matrix for
-scipy.sparse.load_npz, its rows those of the input, of a pair one after the other; with
---dense an array named codes, for numpy.load.
+With --config a new encoder is trained and written to --encoder. Without it, the
+existing encoder is used. --input is an .npy file, or an .npz with the array --array:
+embeddings [N, E], or [N, 2, E] with --config.positives=pairs. --out is a matrix for
+scipy.sparse.load_npz with a row for each input row; the rows of a pair follow each
+other. With --dense it is an array named codes, for numpy.load.
 
-Prints, of the codes whole and shortened to a half, a quarter and an eighth: dims;
-active, the mean number of dimensions that a code uses, and most, the largest; live,
-dimensions that any code uses; empty, codes that use none; bytes of an item; and
-recall@10 of a tenth of the rows, 1,000 at most, on which no encoder is trained here.
+Prints a line for the full codes and for their first half, quarter and eighth: dims;
+active, the mean number of active dimensions in a code, and most, the largest; live,
+dimensions that are active in any code; empty, the number of all-zero codes; bytes of a
+code; and recall@10 of a tenth of the rows, at most 1,000, which are left out of
+training.
 """
 
 from absl import flags
@@ -28,13 +29,13 @@ _CONFIG = config_flags.DEFINE_config_file(
 _INPUT = flags.DEFINE(
   cli.ARRAYS, "input", None, "FILE.npy or FILE.npz, or arrays:FILE.npz"
 )
-_ARRAY = flags.DEFINE_string("array", "embeddings", "of an .npz: the embeddings")
-_LABELS = flags.DEFINE_string("labels", "labels", "of an .npz: the labels")
+_ARRAY = flags.DEFINE_string("array", "embeddings", "name of the embeddings in an .npz")
+_LABELS = flags.DEFINE_string("labels", "labels", "name of the labels in an .npz")
 _ENCODER = flags.DEFINE(
   cli.PATH, "encoder", None, "FILE.safetensors, new with --config"
 )
 _OUT = flags.DEFINE(cli.PATH, "out", "", "FILE.npz for the codes")
-_DIMS = flags.DEFINE_integer("dims", 0, "shorten the written codes to so many")
+_DIMS = flags.DEFINE_integer("dims", 0, "shorten the written codes; 0: all")
 _DENSE = flags.DEFINE_bool("dense", False, "write an array named codes, not sparse")
 
 

@@ -1,11 +1,10 @@
-"""Evaluates a checkpoint by several programs, or by all.
+"""Evaluates a checkpoint with several evaluators, or all.
 
   ncl evaluate --workdir=runs/cifar10-ncl
   ncl evaluate --workdir=runs/cifar10-ncl --watch --programs=knn,retrieval
 
-With --watch it follows a running training: each checkpoint as it appears, until the
-training is complete. One program that fails stops no other. Results are lines of
-WORKDIR/eval/PROGRAM.jsonl.
+A failed evaluator stops no other. With --watch each new checkpoint is evaluated until
+training is complete. Results are lines of WORKDIR/eval/NAME.jsonl.
 """
 
 from absl import flags

@@ -1,11 +1,11 @@
-"""Makes a page that shows a run's dimensions and images.
+"""Writes a page that explores dimensions and images.
 
   ncl explore --workdir=runs/cifar10-ncl --versus=runs/cifar10-cl
 
-One HTML file, WORKDIR/explorer.html, that needs no network: what activates each
-dimension of f, why an image has the code that it has, and which images are near it and
-by which dimensions; of a vision transformer, what it looks at. With --versus a switch
-shows the other run, such as CL beside NCL.
+The page is one HTML file, WORKDIR/explorer.html, that works offline. It shows the
+images that activate each dimension of f, the dimensions behind each image's code, and
+each image's neighbours with the dimensions they share. For a vision transformer it also
+shows attention. With --versus a switch shows another run, such as CL.
 """
 
 from absl import flags
@@ -14,8 +14,8 @@ from ncl_jax import cli
 
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE(cli.PATH, "versus", "", "directory of another, to compare with")
-_STEP = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+_VERSUS = flags.DEFINE(cli.PATH, "versus", "", "directory of a run to compare with")
+_STEP = flags.DEFINE_integer("step", None, "step of the checkpoint; default: newest")
 _OUT = flags.DEFINE(cli.PATH, "out", "", "the file; default: WORKDIR/explorer.html")
 _SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes longer")
 

@@ -3,8 +3,8 @@
   ncl export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
   ncl export --workdir=runs/cifar10-ncl --features=test.npz --split=test
 
-The feature file holds h, z, f (float32), labels, ids, class_names and, of image files,
-their names, for numpy.load. A file that is there already is never replaced.
+The feature file holds h, z, f (float32), labels, ids, class_names and, for image files,
+their names, for numpy.load. An existing file is never replaced.
 """
 
 from absl import flags
@@ -13,9 +13,9 @@ from ncl_jax import cli
 from ncl_jax.errors import InputError
 
 _OUT = flags.DEFINE(cli.PATH, "out", "", "FILE.safetensors for the tensors")
-_NAMES = flags.DEFINE_enum("names", "torch", ("torch", "ours"), "of the tensors")
+_NAMES = flags.DEFINE_enum("names", "torch", ("torch", "ours"), "names of the tensors")
 _FEATURES = flags.DEFINE(cli.PATH, "features", "", "FILE.npz for the features")
-_SPLIT = flags.DEFINE_string("split", "test", "whose features")
+_SPLIT = flags.DEFINE_string("split", "test", "split of the features")
 
 
 def main(workdir: str, step: int | None) -> None:

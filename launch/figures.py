@@ -2,10 +2,10 @@
 
   ncl figures --workdir=runs/seed0/ncl --versus=runs/seed0/cl
 
-In WORKDIR/figures: the images that activate single dimensions most, expected
-activations, correlation, training curves, the values of f, t-SNE maps of h and f; where
-both runs have been through ncl selection the accuracy over the number of dimensions
-kept; of two classifiers, CE and NCE say, the accuracy on the test set over the steps.
+WORKDIR/figures gets the images that activate single dimensions most, expected
+activations, correlation, training curves, the values of f, and t-SNE maps of h and f.
+If ncl selection evaluated both runs, also the accuracy over the number of dimensions
+kept. For two classifiers, such as CE and NCE, also the test accuracy over the steps.
 """
 
 from absl import flags
@@ -14,7 +14,7 @@ from ncl_jax import cli
 
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE(cli.PATH, "versus", None, "directory of another, such as of CL")
+_VERSUS = flags.DEFINE(cli.PATH, "versus", None, "directory of a run to compare with")
 _OUT = flags.DEFINE(cli.PATH, "out", "", "the folder; default: WORKDIR/figures")
 
 

@@ -3,10 +3,10 @@
   ncl finetune --workdir=runs/cifar10-ncl
   ncl finetune --workdir=runs/cifar10-ncl --label_fraction=0.01
 
-30 epochs, and what else is not given as the paper has it for the network's kind. The
-result is a line of WORKDIR/eval/finetune.jsonl; the checkpoint itself is left as it is.
-Stopped, the same command goes on from its own checkpoints in WORKDIR/eval/finetune/;
-with other data, settings or code it begins anew.
+The defaults are 30 epochs and the paper's values for the kind of network. The result is
+a line of WORKDIR/eval/finetune.jsonl; the checkpoint is not changed. The same command
+resumes from its own checkpoints in WORKDIR/eval/finetune/. With other data, settings or
+code it starts again.
 """
 
 from ncl_jax import cli

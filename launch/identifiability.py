@@ -1,10 +1,10 @@
-"""Does NCL find the classes that made the data? On spaces where they are known.
+"""Tests whether NCL recovers known latent classes.
 
   ncl identifiability --config=latent --workdir=runs/latent
 
-Free features and an MLP are trained by the spectral loss and NT-Xent, CL and NCL, on
-finite sample spaces with P(x, x') = sum_c P(c) P(x|c) P(x'|c). Prints a table and what
-the theory says with PASS or FAIL; exit code 1 if something does not hold. Writes
+Free features and an MLP are trained with the spectral loss and NT-Xent, CL and NCL, on
+finite sample spaces with P(x, x') = sum_c P(c) P(x|c) P(x'|c). Prints a table and PASS
+or FAIL for each prediction of the theory. The exit code is 1 if one fails. Writes
 WORKDIR/identifiability.md and .json.
 """
 

@@ -3,8 +3,9 @@
   ncl import_torch --file=X.ckpt --config=cifar100:ncl \\
       --workdir=runs/released
 
-Read are .npz, .safetensors, and, where torch is installed, .ckpt, .pth and .pt; nothing
-in a file is executed. The config must describe its network; differences are told.
+The file may be .npz or .safetensors and, where torch is installed, .ckpt, .pth or .pt.
+Nothing in it is executed. The config must describe the file's network; a message lists
+differences.
 """
 
 from absl import flags
@@ -18,7 +19,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _FILE = flags.DEFINE(cli.PATH, "file", None, "the checkpoint to read")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")
 _CLASSIFIER = flags.DEFINE_bool(
-  "classifier", True, "take the file's classifier; --noclassifier for other classes"
+  "classifier", True, "import the classifier; --noclassifier for other classes"
 )
 
 

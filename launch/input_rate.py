@@ -1,10 +1,10 @@
-r"""Times the decoding of training images on this host.
+r"""Measures how fast this host decodes training images.
 
   ncl input_rate --config=imagenet100:ncl \
       --config.data.source=folder:/data/imagenet100 --accelerator="TPU v5e"
 
-The network is left out. Prints images a second, of the host and of a core, and how many
-cores one accelerator would need for the config's network.
+Leaves the network out. Prints images a second for the host and for one core, and the
+number of cores that one accelerator needs with the config's network.
 """
 
 from absl import flags
@@ -15,8 +15,10 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
-_BATCHES = flags.DEFINE_integer("batches", 20, "to time", lower_bound=1)
-_ACCELERATOR = flags.DEFINE_string("accelerator", "TPU v5e", "whose need to compare")
+_BATCHES = flags.DEFINE_integer("batches", 20, "batches to time", lower_bound=1)
+_ACCELERATOR = flags.DEFINE_string(
+  "accelerator", "TPU v5e", "accelerator to compare with"
+)
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 
   ncl knn --workdir=runs/cifar10-ncl
 
-The model is rebuilt from the work directory's config.json; the result is a line of
-WORKDIR/eval/knn.jsonl.
+The result is a line of WORKDIR/eval/knn.jsonl.
 """
 
 from ncl_jax import cli

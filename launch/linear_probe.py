@@ -3,11 +3,11 @@
   ncl linear_probe --workdir=runs/cifar10-ncl
   ncl linear_probe --workdir=runs/cifar10-ncl --protocol=sgd --layers=h
 
-The first fits logistic regression to the features of the images, by L-BFGS; the second
-is the paper's: 50 epochs of augmented images through the frozen network. The flags of
-the recipe, from --epochs on, are for sgd alone; what is not given is the paper's value
-for the network's kind. The result is a line of WORKDIR/eval/linear_probe.jsonl; sgd,
-stopped, goes on from its checkpoints in WORKDIR/eval/linear_probe/.
+The first fits logistic regression to the features by L-BFGS. The second is the paper's
+protocol: 50 epochs of augmented images through the frozen network. The flags from
+--epochs on apply only to sgd; their defaults are the paper's values for the kind of
+network. The result is a line of WORKDIR/eval/linear_probe.jsonl. The same command
+resumes sgd from its checkpoints in WORKDIR/eval/linear_probe/.
 """
 
 from absl import flags
@@ -18,7 +18,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.host import paths
 
 _PROTOCOL = flags.DEFINE_enum("protocol", "lbfgs", ("lbfgs", "sgd"), "how to fit")
-_LAYERS = flags.DEFINE_list("layers", "h,f", "of h, hidden, z, f")
+_LAYERS = flags.DEFINE_list("layers", "h,f", "some of h, hidden, z, f")
 _RECIPE = cli.define_fields(Recipe)
 
 
@@ -30,7 +30,7 @@ def main(workdir: str, step: int | None) -> None:
   layers = tuple(_LAYERS.value or ())
   if _PROTOCOL.value == "lbfgs":
     if _RECIPE():
-      raise InputError(f"--{', --'.join(_RECIPE())}: for --protocol=sgd alone")
+      raise InputError(f"--{', --'.join(_RECIPE())}: only for --protocol=sgd")
     program.run(linear_probe, workdir, step, layers=layers)
     return
   stem = workdir_lib.read_config(workdir).model.stem

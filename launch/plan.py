@@ -1,13 +1,13 @@
-"""Tells what a run needs on machines that are not at hand.
+"""Estimates the memory and traffic of a run.
 
   ncl plan --config=cifar10:ncl --topology=v5e:4x4 --batch=4096
 
-Compiles the train step. Nothing is trained and no data are read, if their shape is
-known. A TPU topology needs libtpu (pip install '.[tpu]') and no TPU; cpu:8 stands for
-eight simulated devices. Printed: memory of a device and what takes it, whether it fits,
-arithmetic, and what the devices send to each other. Speed is not: nothing here could
-measure it. Making the machine code of a large network takes minutes; --nocode ends
-before it, without the program's own memory and its count of arithmetic.
+The real train step is compiled for the topology. Nothing is trained, and no data are
+read if their shape is known. A TPU topology needs libtpu (pip install '.[tpu]') but no
+TPU; cpu:8 stands for eight simulated devices. Prints the memory that a device needs and
+for what, whether it fits, the arithmetic, and the collectives. Speed cannot be measured
+here. Compiling a large network to machine code takes minutes; --nocode stops before
+that, without the program's own memory and count of arithmetic.
 """
 
 import os
@@ -28,9 +28,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
 _BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")
 _SHAPE = flags.DEFINE_list(
-  "data_shape", [], "training images,height,width,channels,classes: of data not at hand"
+  "data_shape", [], "training images,height,width,channels,classes: of missing data"
 )
-_CODE = flags.DEFINE_bool("code", True, "compile to the end")
+_CODE = flags.DEFINE_bool("code", True, "compile to machine code")
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
   print(memory_plan.text(found, title))
   if not _CODE.value:
     sys.stdout.flush()
-    os._exit(0)  # the compiler does not stop for less
+    os._exit(0)  # nothing else stops the compiler
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
   ncl reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
 
-Or cifar10, imagenet100; --config=FILE:ncl for another, with its own `expected` numbers.
-First the forecast: trainings and hours; --dry_run ends there. Then the claims are fixed
-in WORKDIR/claims.json, which no later call changes. Killed, the same command goes on.
-At the end: WORKDIR/report and a verdict on each claim.
+The data set is cifar10, cifar100 or imagenet100; --config=FILE:ncl selects another,
+with its own `expected` numbers. First the planned runs and hours are printed; --dry_run
+exits there. Then the claims are written to WORKDIR/claims.json, which later calls do
+not change. The result is WORKDIR/report and a verdict on each claim. The same command
+resumes after an interruption.
 """
 
 import sys
@@ -19,15 +20,15 @@ NAMES = ("cifar10", "cifar100", "imagenet100")
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the reproduction")
-_SEEDS = flags.DEFINE_integer("seeds", 5, "how many pairs of runs", lower_bound=1)
-_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the forecast")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
+_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the estimated hours")
 _RATE = flags.DEFINE_float(
-  "images_per_second", 0.0, "of training, as measured, for the forecast"
+  "images_per_second", 0.0, "measured training rate, for the estimated hours"
 )
 _PROGRAMS = flags.DEFINE_list(
   "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
 )
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "tell what would be done, and end")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned runs and exit")
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 
   ncl retrieval --workdir=runs/cifar10-ncl
 
-The model is rebuilt from the work directory's config.json; the result is a line of
-WORKDIR/eval/retrieval.jsonl.
+The result is a line of WORKDIR/eval/retrieval.jsonl.
 """
 
 from ncl_jax import cli

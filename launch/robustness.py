@@ -4,11 +4,10 @@
   ncl robustness --workdir=runs/imagenet100-ncl \\
       --ood=folder:/data/sketch,tfds:imagenet2012_corrupted/gaussian_noise_3
 
-Linear probes on h and on f, fitted to the clean training images, see the test images in
-13 kinds of corruption at five severities (those of CIFAR-10-C or ImageNet-C, computed
-here; nothing is downloaded), and the images of other sets (--ood), in the classes that
-have the same name in both. Further probes are fitted to wrong labels and to few labels.
-Prints a table; the result is a line of WORKDIR/eval/robustness.jsonl.
+Linear probes on h and on f are fitted to the clean training images. They are tested on
+13 corruptions at five severities (those of CIFAR-10-C or ImageNet-C, computed here
+without a download) and on images of other sets (--ood), for classes with the same name
+in both. Prints a table; the result is a line of WORKDIR/eval/robustness.jsonl.
 """
 
 from absl import flags

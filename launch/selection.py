@@ -1,14 +1,14 @@
-"""Evaluates a checkpoint with k of its dimensions kept.
+"""Evaluates a checkpoint with k of its dimensions.
 
   ncl selection --workdir=runs/imagenet100-ncl --keep=512
   ncl selection --workdir=runs/cifar100-ncl --transfer=tfds:cifar10
 
-The rows: all; k at random; the k of largest expected activation, of signed (ea_signed)
-and of rectified outputs (ea_relu); and to be fair, k at random of the live ones, by
-variance, and by PCA. Each with a linear probe, retrieval, and, with --transfer, a probe
-on that data set; a curve over k; and the rank correlation of activation with the
-accuracy lost without a dimension. The model is rebuilt from the work directory's
-config.json; the result is a line of WORKDIR/eval/selection.jsonl.
+The selections are: all; k at random; the k with the largest expected activation of
+signed (ea_signed) and rectified outputs (ea_relu); and for a fair comparison, k active
+ones at random, k by variance, and k by PCA. Each gets a linear probe, retrieval and,
+with --transfer, a probe on that data set. Also computed are a curve over k, and the
+rank correlation between a dimension's activation and the accuracy lost without it. The
+result is a line of WORKDIR/eval/selection.jsonl.
 """
 
 from absl import flags

@@ -1,13 +1,12 @@
-"""Evaluates a checkpoint: SEPIN, what one dimension tells.
+"""Evaluates a checkpoint: SEPIN of single dimensions.
 
   ncl sepin --workdir=runs/cifar10-ncl
 
-Two random views of each test image pass the network; SEPIN@k is the mean over the k
-best dimensions of L(f without the dimension) - L(f), L = InfoNCE. The k are chosen on
-one half of the images and scored on the other; beside it stand the scores of noise and
-of other temperatures, and whether the two views activate the same dimensions
-(`view_agreement`). The model is rebuilt from the work directory's config.json; the
-result is a line of WORKDIR/eval/sepin.jsonl.
+Two random views of each test image pass through the network. SEPIN@k is the mean over
+the k best dimensions of L(f without the dimension) - L(f), with L = InfoNCE. The k are
+chosen on one half of the images and scored on the other. Also reported are the scores
+of noise and at other temperatures, and whether the two views activate the same
+dimensions (`view_agreement`). The result is a line of WORKDIR/eval/sepin.jsonl.
 """
 
 from ncl_jax import cli

@@ -3,9 +3,9 @@
   ncl show_views --config=cifar10:ncl --out=views.png
   ncl show_views --workdir=runs/cifar10-ncl
 
-A PNG with a row for each of some training images: the image, the view that tests see,
-and random views as training makes them. With --workdir the settings are those of a run,
-and the picture is WORKDIR/views.png. Look here first when a run does not learn.
+Look at the views first when a run does not learn. The PNG has a row for each of some
+training images: the image, its test view, and random training views. With --workdir the
+settings are those of a run, and the file is WORKDIR/views.png.
 """
 
 import pathlib
@@ -18,11 +18,13 @@ from ncl_jax.errors import InputError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, cli.CONFIG)
 cli.define_data_source()
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", "", "or: directory of a training run")
+_WORKDIR = flags.DEFINE(
+  cli.PATH, "workdir", "", "instead of --config: directory of a training run"
+)
 _OUT = flags.DEFINE(
   cli.PATH, "out", "", "the file; default: views.png, or in --workdir"
 )
-_IMAGES = flags.DEFINE_integer("images", 8, "rows", lower_bound=1)
+_IMAGES = flags.DEFINE_integer("images", 8, "number of images", lower_bound=1)
 _VIEWS = flags.DEFINE_integer("views", 8, "random views of each image", lower_bound=1)
 
 
@@ -32,7 +34,7 @@ def main() -> None:
   from ncl_jax.training import workdir
 
   if (_CONFIG.value is None) == (not _WORKDIR.value):
-    raise InputError("give --config or --workdir, one of them: see --help")
+    raise InputError("give either --config or --workdir: see --help")
   config = _CONFIG.value or workdir.read_config(_WORKDIR.value)
   path = show_views.write(
     _OUT.value or pathlib.Path(_WORKDIR.value) / "views.png",

@@ -3,11 +3,11 @@ r"""Trains and evaluates every combination of some settings.
   ncl sweep --config=digits --workdir=runs/temperatures \
       --grid='loss.temperature=0.1,0.2,0.5;seed=0,1'
 
-A field is method, which takes the config file's recipe for each, or any setting. One
-after the other; the same command goes on where it stopped, finished cells are not made
-again, and one that fails stops no other. The work directory gets a run for each cell,
-and sweep.jsonl, sweep.md and sweep.png of all. With labels, nearest neighbours on h
-stand beside those of the untrained network and of raw pixels.
+A field of the grid is any setting, or method, which uses the config file's recipe for
+each method. Trials run one after the other; a failed trial stops no other. The same
+command resumes, without repeating finished trials. The work directory gets a run for
+each trial, and sweep.jsonl, sweep.md and sweep.png for all. With labels, nearest
+neighbours on h are compared with those of the untrained network and of raw pixels.
 """
 
 from absl import flags
@@ -21,7 +21,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
 _PROGRAMS = flags.DEFINE_list(
-  "programs", "feature_stats,knn", "evaluations of each cell, see ncl evaluate"
+  "programs", "feature_stats,knn", "evaluators of each trial, see ncl evaluate"
 )
 
 

@@ -1,4 +1,4 @@
-r"""Trains the projector alone, on a frozen backbone.
+r"""Trains only the projector, on a frozen backbone.
 
   ncl train_projector --config=folder:ncl \
       --config.data.source=folder:/path/to/photos --config.model.stem=imagenet \
@@ -6,10 +6,10 @@ r"""Trains the projector alone, on a frozen backbone.
   ncl explore --workdir=runs/quick-ncl
 
 --backbone is a file of torchvision's ResNet-18 or -50 (.pth needs torch installed;
-.safetensors and .npz do not), or the work directory of another run. Each image passes
-it --views times, and the projector learns from what came out, for --epochs; of the
-config's optimizer only the weight decay counts. Every evaluation program takes the
-result for a run.
+.safetensors and .npz do not), or the work directory of another run. The backbone
+computes features of --views views of each image once, and the projector trains on them
+for --epochs, which takes minutes. Only the weight decay of the config's optimizer is
+used. The result is a work directory that all evaluators accept.
 """
 
 from absl import flags
@@ -36,8 +36,8 @@ def main() -> None:
   for key in frozen_backbone.OWN:
     if key in changed:
       raise InputError(
-        f"--config.{key} is of no use here: a projector alone is trained for --epochs "
-        f"{_EPOCHS.value} by AdamW with settings of its own"
+        f"--config.{key} does not apply here: the projector is trained for "
+        f"--epochs={_EPOCHS.value} by AdamW with its own settings"
       )
   frozen_backbone.train_projector(
     _CONFIG.value,
