@@ -1,10 +1,11 @@
-"""The train step and the loss on this machine's accelerators, with a synthetic feed.
+"""The train step and the loss on this machine's accelerators, with synthetic data.
 
   python -m benchmarks.accelerator
 
-The whole step as training runs it (views, network in bfloat16, loss, LARS), one step a
-call, on a batch that lies on the devices: what the network takes with the input left
-out. Wall seconds, as the devices are otherwise idle; the first calls are not counted.
+Measures the whole train step (views, network in bfloat16, loss, LARS), one step per
+call, on a batch that is already on the devices, so the input pipeline is left out.
+Times are wall seconds, because the devices are otherwise idle. The first calls are not
+counted.
 """
 
 import time

@@ -1,9 +1,9 @@
-"""Memory of one train step when the batch passes the network in k chunks.
+"""Memory of one train step when the batch passes through the network in k chunks.
 
-Compiles the step of the paper's CIFAR recipe (float32, as a CPU wants it) on one CPU
-device for each k of `train.grad_cache_chunks` and prints the memory for temporaries, in
-which the activations are, as XLA plans it. With --steps it also runs the step and
-prints the time, median of so many. Compiling takes minutes.
+Compiles the step of the paper's CIFAR recipe in float32 on one CPU device, for each k
+of `train.grad_cache_chunks`. Prints XLA's planned memory for temporaries, which include
+the activations. With --steps it also runs the step and prints the median time.
+Compiling takes minutes.
 
   python -m benchmarks.accumulation --batch_size=128
 """
@@ -26,7 +26,7 @@ from ncl_jax.training import step as step_lib
 
 
 def main() -> None:
-  """Prints a line a number of chunks."""
+  """Prints a line for each number of chunks."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--backbone", default="resnet18")
   parser.add_argument("--width", type=int, default=64)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def make_config(flags, chunks, source):
-  """The paper's CIFAR recipe at the sizes asked for."""
+  """The paper's CIFAR recipe with the sizes from the flags."""
   config = config_lib.defaults()
   config.data.source = "noise"
   config.model.backbone = flags.backbone
@@ -71,7 +71,7 @@ def make_config(flags, chunks, source):
 
 
 def measure_step(config, source, steps):
-  """Temporaries in MiB and, where steps are run, the median of their seconds."""
+  """Temporaries in MiB and, if steps are run, their median seconds."""
   mesh = sharding.make_mesh()
   sharding.check_batch(mesh, config.train.batch_size, config.train.grad_cache_chunks)
   optimizer, learning_rate = step_lib.make_optimizer(config, 1)

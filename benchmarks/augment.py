@@ -1,9 +1,10 @@
-"""Two random views of the recipe: ours against torchvision's on PIL images, by core.
+"""Time to make two random views, compared with torchvision on PIL images.
 
   python -m benchmarks.augment --sizes 32 224
 
-torchvision's column needs torchvision; it is the released code's chain of transforms,
-restated. CPU seconds count: ours may use several threads, theirs uses one.
+torchvision's column needs torchvision; it restates the released code's chain of
+transforms. CPU seconds are compared, because ours may use several threads and theirs
+uses one.
 """
 
 import os
@@ -18,7 +19,7 @@ from ncl_jax import augment
 
 
 def main() -> None:
-  """Prints a line a size."""
+  """Prints a line for each size."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--sizes", type=int, nargs="+", default=[32, 224])
   parser.add_argument(
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def row(size, flags):
-  """Times one size; images a quarter larger are cropped to 224."""
+  """Times one size; images for 224 pixels are stored larger."""
   images_count = max(8, flags.views * 32**2 // size**2) // 2
   side = size if size < 64 else size * 8 // 7
   shape = (images_count, side, side, 3)
@@ -59,7 +60,7 @@ def row(size, flags):
   views = 2 * images_count
   ours = times["ours"]["cpu"] / views * 1e3
   theirs = times["torchvision"]["cpu"] / views * 1e3 if chain else None
-  # A CPU makes crops in another way, in a loop that XLA would count once.
+  # On CPU crops are made in a loop, which XLA would count once.
   traced = make.trace(key, images, config=config)
   lowered = traced.lower(lowering_platforms=("tpu",))
   text = lowered.as_text()
@@ -90,7 +91,7 @@ def torchvision_chain(size, mean, std):
     return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
 
   print(f"torchvision {torchvision.__version__}")
-  # As in a DataLoader's workers: more threads wait for each other, on CPU time.
+  # As in DataLoader workers; more threads would burn CPU time waiting for each other.
   torch.set_num_threads(1)
   return transforms.Compose(
     [

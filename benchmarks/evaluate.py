@@ -1,15 +1,16 @@
-"""Speed and memory of the evaluation on cached features, beside the plain ways.
+"""Speed and memory of evaluation on cached features, compared with plain methods.
 
   python -m benchmarks.evaluate --json=evaluate.json
 
-Made-up features. `suite`: consistency, sparsity, correlation and retrieval P@10 of
-10,000 x 256 features with 10 classes, against direct loops over samples, dimensions or
-pairs of them (over a part, scaled up) and against vectorised numpy and scikit-learn;
-CPU seconds of the process, all threads, best of --repeats, taken in turns. `sepin`: one
-batch of 256 images, 2,048 dimensions. `memory`: what XLA plans for temporaries of
-retrieval and nearest neighbours among 50,000 x 2,048 features. `probe`: L-BFGS on
-50,000 x 512 against scikit-learn's LogisticRegression. Takes some ten minutes on two
-cores; --only=suite,sepin for a part.
+All features are synthetic. `suite` measures consistency, sparsity, correlation and
+retrieval P@10 of 10,000 x 256 features with 10 classes. They are compared with direct
+loops over samples, dimensions or pairs of them (a part, scaled up) and with vectorised
+numpy and scikit-learn; times are CPU seconds of all threads, the best of --repeats,
+taken in turns. `sepin` takes a batch of 256 images with 2,048 dimensions. `memory` is
+XLA's plan for temporaries of retrieval and nearest neighbours among 50,000 x 2,048
+features. `probe` compares L-BFGS on 50,000 x 512 with scikit-learn's
+LogisticRegression. All take some ten minutes on two cores; --only=suite,sepin runs a
+part.
 """
 
 import os
@@ -31,7 +32,7 @@ EPS = 1e-5
 
 
 def main() -> None:
-  """Prints a line a measurement."""
+  """Prints a line for each measurement."""
   parser = measure.arguments(__doc__)
   parser.set_defaults(repeats=3)
   parser.add_argument("--only", default="suite,sepin,memory,probe")
@@ -77,7 +78,7 @@ def seconds(*functions, repeats=1):
 
 
 def suite(flags):
-  """Ours, loops, and vectorised numpy / scikit-learn, figure by figure and in all."""
+  """Ours, loops, and vectorised numpy or scikit-learn, for each metric and in total."""
   classes, k = 10, 10
   f, labels = rectified(flags.images, 256, classes)
   device_f, device_labels = jnp.asarray(f), jnp.asarray(labels)
@@ -133,7 +134,7 @@ def vectorised_correlation(f, labels):
 
 
 def vectorised_retrieval(f, labels):
-  """[N] P@10 by scikit-learn, the query left out."""
+  """[N] P@10 by scikit-learn, without the query itself."""
   search = NearestNeighbors(n_neighbors=10, metric="cosine", algorithm="brute").fit(f)
   index = search.kneighbors(return_distance=False)
   return (labels[index] == labels[:, None]).mean(1)
@@ -148,7 +149,7 @@ VECTORISED = {
 
 
 def looped_consistency(f, labels):
-  """Sample after sample in each dimension; 16 dimensions are enough to time."""
+  """Loops over samples in each of 16 dimensions."""
   rates = []
   for column in f.T[:16]:
     counts = [0] * 10
@@ -160,7 +161,7 @@ def looped_consistency(f, labels):
 
 
 def looped_sparsity(f, labels):
-  """Sample after sample, dimension after dimension, over a sixteenth of the samples."""
+  """Loops over a sixteenth of the samples, and over dimensions."""
   part = f[::16]
   for row in part:
     sum(abs(value) < EPS for value in row)
@@ -168,7 +169,7 @@ def looped_sparsity(f, labels):
 
 
 def looped_correlation(f, labels):
-  """Pair after pair of dimensions, for 16 of them."""
+  """Loops over pairs of dimensions, for 16 of them."""
   for one in f.T[:16]:
     for other in f.T:
       one @ other / (np.linalg.norm(one) * np.linalg.norm(other))
@@ -176,7 +177,7 @@ def looped_correlation(f, labels):
 
 
 def looped_retrieval(f, labels):
-  """Pair after pair of samples, sorted; 20 queries."""
+  """Loops over pairs of samples and sorts, for 20 queries."""
   for query in range(20):
     cosine = [float(f[query] @ other) for other in f]
     cosine[query] = -2.0
@@ -209,7 +210,7 @@ def sepin(flags):
 
 
 def memory(flags):
-  """Temporaries in MiB as compiled, beside the bank's own size."""
+  """Temporaries in MiB as compiled, without the bank itself."""
   f = jax.ShapeDtypeStruct((flags.bank, 2048), jnp.float32)
   labels = jax.ShapeDtypeStruct((flags.bank,), jnp.int32)
   programs = {
@@ -225,7 +226,7 @@ def memory(flags):
 
 
 def probe(flags):
-  """One fit at K = 10 by both, and their accuracies on 10,000 other rows."""
+  """One fit with 10 classes by both, and their accuracies on 10,000 other rows."""
   rng = np.random.default_rng(1)
   count = flags.bank + 10_000
   labels = rng.integers(0, 10, count)

@@ -1,10 +1,10 @@
-"""The explorer's page at 10,000 images: to build it, to open it, to use it in Chromium.
+"""Time to build, open and use the explorer with 10,000 images, in Chromium.
 
   python -m benchmarks.explorer
 
-Two sides of 256 dimensions. For what the browser does, processor time of the page's
-main thread: that is what a person waits for on a machine that does nothing else. Needs
-Chromium (Debian: chromium).
+The page has two sides with 256 dimensions. Browser times are CPU time of the page's
+main thread, which is what a user waits for on an otherwise idle machine. Needs Chromium
+(Debian: chromium).
 """
 
 import pathlib
@@ -32,7 +32,7 @@ ACTIONS = {
 
 
 def main() -> None:
-  """Prints a line for each thing done."""
+  """Prints a line for each action."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--images", type=int, default=10_000)
   parser.add_argument("--dimensions", type=int, default=256)
@@ -48,7 +48,7 @@ def main() -> None:
     size = file.stat().st_size / 1e6
     seen: dict[str, list[float]] = {name: [] for name in ("open", *ACTIONS)}
     for _ in range(flags.repeats):
-      # Each time a browser of its own, which knows nothing of the page.
+      # A new browser each time, without a cache of the page.
       with browser.started(pathlib.Path(tempfile.mkdtemp(dir=folder))) as page:
         page.screen(1280, 860)
         page.call("Performance.enable", timeDomain="threadTicks")
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def busy(page) -> float:
-  """Seconds of processor time that the page's main thread has used."""
+  """CPU seconds that the page's main thread has used."""
   metrics = page.call("Performance.getMetrics")["metrics"]
   return next(m["value"] for m in metrics if m["name"] == "ThreadTime")
 

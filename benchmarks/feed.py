@@ -1,10 +1,11 @@
-"""How fast images reach the devices: from memory, from files, or being there already.
+"""Speed of the input pipeline: from memory, from files, or from data on the devices.
 
   python -m benchmarks.feed
 
-Batches of --batch images of --size pixels: from an array, decoded from PNG files, the
-array's put onto the devices, and picked by the devices from data that lie there.
-torch's row is its DataLoader over the same array, in this process, if installed.
+Measures batches of --batch images of --size pixels: from an array in host memory,
+decoded from PNG files, transferred to the devices, and picked from data that are
+already on the devices. torch's row is its DataLoader over the same array in this process, if
+installed.
 """
 
 import os
@@ -28,7 +29,7 @@ from ncl_jax.training import input_pipeline
 
 
 def main() -> None:
-  """Prints a line a way."""
+  """Prints a line for each way."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--batch", type=int, default=256)
   parser.add_argument("--size", type=int, default=32)
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def torch_loader(images, labels, batch):
-  """An epoch of torch's DataLoader, shuffled; None where it is not installed."""
+  """An epoch of torch's DataLoader, shuffled; None if it is not installed."""
   try:
     import torch
     from torch.utils.data import DataLoader, TensorDataset

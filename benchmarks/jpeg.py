@@ -1,13 +1,13 @@
-"""Two views at 224 pixels from JPEG files: ours against torchvision in DataLoader.
+"""Two views at 224 pixels from JPEG files, compared with torchvision in a DataLoader.
 
   python -m benchmarks.jpeg
 
-Photographs of --width x --height are decoded once each, two views of the recipe made
-of each, batch by batch. Ours is what a trainer does that has no accelerator: the centre
-squares are decoded to 256 pixels in the background, views made of them by the compiled
-program on its simulated devices. torch has --workers processes, which live from round
-to round, and crops the whole pictures. CPU seconds of all threads and processes count.
-torch's rows need torch and torchvision.
+Photographs of --width x --height are decoded once each, and two views are made of each,
+batch by batch. Ours works as in training without an accelerator: centre squares are
+decoded to 256 pixels in the background, and the compiled program makes views of them on
+simulated devices. torch has --workers persistent processes and crops the whole
+pictures. CPU seconds count all threads and processes. torch's rows need torch and
+torchvision.
 """
 
 import os
@@ -37,7 +37,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def main() -> None:
-  """Prints a line a way."""
+  """Prints a line for each way."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--images", type=int, default=256, help="whole batches of them")
   parser.add_argument("--batch", type=int, default=32)
@@ -49,7 +49,7 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     train, test = (pathlib.Path(folder) / part for part in ("train", "test"))
     bytes_each = write(train, flags.images, (flags.width, flags.height))
-    # Without any for tests a part of the images would be kept back for these.
+    # Without a test folder, a part of the images would be held out.
     shutil.copytree(train / "0", test / "0")
     contestants = ours(folder, flags) | torch_ways(train, flags)
     seen = {name: [] for name in contestants}
@@ -59,13 +59,13 @@ def main() -> None:
         function()
         if round_:
           seen[name].append((time.perf_counter() - wall, cpu_seconds() - cpu))
-  # The last is the peer, if it is there.
+  # The last is torchvision, if it is installed.
   pairs = {name: np.array(rounds) for name, rounds in seen.items()}
   *_, last = pairs.values()
   rows = []
   for name, mine in pairs.items():
     wall, cpu = np.median(mine, axis=0)
-    # Of each round, so that what else the machine did then hits both.
+    # Ratios within each round, so that other load affects both.
     faster, cheaper = np.median(last / mine, axis=0)
     row = {
       "": name,
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def cpu_seconds():
-  """Of this process's threads and of its children, those that live and those not."""
+  """CPU seconds of this process's threads and its children, running or ended."""
   used = [resource.getrusage(resource.RUSAGE_SELF)]
   used.append(resource.getrusage(resource.RUSAGE_CHILDREN))
   seconds = sum(u.ru_utime + u.ru_stime for u in used)
@@ -101,7 +101,7 @@ def cpu_seconds():
 
 
 def write(folder, count, size):
-  """Images as detailed as photographs, by their file size; the mean in bytes."""
+  """Writes images with the file size of photographs; returns their mean bytes."""
   random = np.random.default_rng(0)
   total = 0
   for i in range(count):
@@ -118,8 +118,8 @@ def write(folder, count, size):
 
 
 def ours(folder, flags):
-  """The feed of training, with and without the views."""
-  source_module.IN_MEMORY_BYTES = 0  # of a set as small as this one, too
+  """The input pipeline of training, with and without the views."""
+  source_module.IN_MEMORY_BYTES = 0  # do not keep even this small set in memory
   source = data.load(f"folder:{folder}", image_size=256)
   assert source.num_examples("train") == flags.images
   config = augment.AugmentConfig(size=224, mean=MEAN, std=STD)
@@ -127,7 +127,7 @@ def ours(folder, flags):
   split = sharding.batch_sharded(mesh)
   shape = jax.ShapeDtypeStruct((flags.batch, 256, 256, 3), np.uint8, sharding=split)
   key = jax.random.key(0)
-  # Compiled as the train step is.
+  # Compiled like the train step.
   views = (
     jax.jit(augment.two_views, static_argnames="config", out_shardings=split)
     .lower(key, shape, config=config)
@@ -135,7 +135,7 @@ def ours(folder, flags):
   )
 
   def decoded():
-    # Every image once, in the background like training's, which has no last batch.
+    # Every image once, in the background; training's batches never end.
     for batch in source.eval_batches("train", flags.batch):
       yield sharding.to_global(mesh, batch["image"])
 

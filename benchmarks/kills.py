@@ -1,11 +1,11 @@
-"""Kills a training run again and again, and shows that nothing of it remains.
+"""Kills a training run repeatedly, and checks that this leaves no trace.
 
   python -m benchmarks.kills --kills=20
 
-Trains a small network on handwritten digits twice: once in peace, once killed by
-SIGKILL and started again as often as asked. Every other kill waits for a checkpoint
-that is being written. The two end in the same state, bit for bit, with the same
-metrics, or it says where not and fails.
+Trains a small network on handwritten digits twice: once undisturbed, and once with
+repeated SIGKILLs and restarts. Every other kill waits until a checkpoint is being
+written. Both runs must end in the same state, bit for bit, with the same metrics;
+otherwise the differences are reported.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SETTINGS = {
   "train.checkpoint_every_epochs": 1,
   "model.backbone": "resnet10",
   "model.width": 2,
-  # Most of the state, so that a save lasts long enough to be hit.
+  # Most of the state, so that a save takes long enough to be hit.
   "model.projector_hidden": 4096,
   "model.projector_out": 64,
   "optimizer.warmup_epochs": 1,
@@ -63,30 +63,27 @@ def command(workdir: pathlib.Path, epochs: int) -> list[str]:
 
 
 def unfinished(workdir: pathlib.Path) -> set[str]:
-  """Checkpoints that are being written, or whose writing was cut off."""
+  """Checkpoints that are being written, or were interrupted."""
   folder = workdir / "checkpoints"
   names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
   return {name for name in names if not name.isdigit()}
 
 
 def check(run: subprocess.Popen) -> None:
-  """Raises if a run has ended by itself; the kill would prove nothing."""
+  """Raises if a run has ended by itself, because then the kill would prove nothing."""
   if run.poll() is not None:
     said = run.stderr.read().decode()[-2000:] if run.stderr else ""
     raise RuntimeError(f"the run ended before it was killed: {said}")
 
 
 def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> Kill:
-  """Starts or goes on, and kills at a moment of the wanted kind.
+  """Starts or resumes the run, and kills it.
 
   Args:
     workdir: of the run.
     epochs: the run's length; it must not end before the kill.
-    in_save: wait on until a checkpoint is being written.
-    steps: how many steps must have been logged since the start.
-
-  Returns:
-    What the kill hit.
+    in_save: wait until a checkpoint is being written.
+    steps: number of steps to log before the kill.
   """
   file = workdir / "metrics.jsonl"
   before = file.stat().st_mtime_ns if file.exists() else 0
@@ -94,7 +91,7 @@ def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> 
   with subprocess.Popen(
     command(workdir, epochs), cwd=ROOT, stderr=subprocess.PIPE
   ) as run:
-    # Going on first drops what was logged after the checkpoint.
+    # Resuming first drops the rows logged after the checkpoint.
     while not file.exists() or file.stat().st_mtime_ns == before:
       check(run)
       time.sleep(0.001)
@@ -102,7 +99,7 @@ def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> 
     while len(jsonl.read(file)) < first + steps:
       check(run)
       time.sleep(0.001)
-    # What the kill before left is removed by now, or soon.
+    # The partial checkpoint of the previous kill is removed by now, or soon.
     while stale & unfinished(workdir):
       check(run)
     while in_save and not unfinished(workdir):
@@ -118,7 +115,7 @@ def train(workdir: pathlib.Path, epochs: int) -> None:
 
 
 def read(reader: ocp.PyTreeCheckpointer, item: pathlib.Path) -> Any:
-  """A checkpoint's item as numpy arrays, wherever it was written."""
+  """A checkpoint's item as numpy arrays, independent of devices."""
   as_numpy = jax.tree.map(
     lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
     reader.metadata(item).item_metadata.tree,
@@ -127,7 +124,7 @@ def read(reader: ocp.PyTreeCheckpointer, item: pathlib.Path) -> Any:
 
 
 def differences(a: pathlib.Path, b: pathlib.Path) -> list[str]:
-  """In what two finished runs differ: tensors, bit for bit, and logged metrics."""
+  """Differences of two finished runs: tensors, bit for bit, and logged metrics."""
   faults = []
   step = max(int(p.name) for p in (a / "checkpoints").iterdir() if p.name.isdigit())
   for item in ("model", "train"):
@@ -147,10 +144,10 @@ def differences(a: pathlib.Path, b: pathlib.Path) -> list[str]:
 
 
 def main(folder: pathlib.Path, kills: int, epochs: int, seed: int) -> list[Kill]:
-  """Runs both, prints every kill and the verdict.
+  """Makes both runs and prints every kill and the verdict.
 
   Raises:
-    AssertionError: if the runs differ, naming where.
+    AssertionError: if the runs differ; names the differences.
   """
   print(f"{epochs * STEPS_PER_EPOCH} steps, a save every {STEPS_PER_EPOCH}")
   train(folder / "peace", epochs)
@@ -176,7 +173,7 @@ if __name__ == "__main__":
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--kills", type=int, default=20)
   parser.add_argument("--epochs", type=int, default=100, help="of 8 steps each")
-  parser.add_argument("--seed", type=int, default=0, help="of the moments")
+  parser.add_argument("--seed", type=int, default=0, help="for the times of the kills")
   given = parser.parse_args()
   with tempfile.TemporaryDirectory() as place:
     main(pathlib.Path(place), given.kills, given.epochs, given.seed)

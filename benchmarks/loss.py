@@ -1,13 +1,13 @@
-"""NT-Xent, value and gradient: the released form, all pairs at once, and tiles.
+"""NT-Xent, value and gradient: the released formula, all pairs at once, and tiles.
 
   python -m benchmarks.loss
   python -m benchmarks.loss --rows 65536 --run_rows=65536 --repeats=1 --figure=loss.svg
 
-Memory is what each program was compiled to need for temporaries and the gradient; time
-is taken up to --run_rows rows. "released" is the released code's formula restated in
-JAX, "torch" the same in PyTorch, if installed. "gathered" and "ring" are compiled for
-eight devices, and their memory is each device's. The last row is the spectral loss, of
-all pairs ("plain") and by moments ("tiled").
+Memory is each compiled program's for temporaries and the gradient. Time is measured up
+to --run_rows rows. "released" is the released code's formula restated in JAX, and
+"torch" the same in PyTorch, if installed. "gathered" and "ring" are compiled for eight
+devices, with the memory of each device. The last row is the spectral loss, from all
+pairs ("plain") and by moments ("tiled").
 """
 
 import os
@@ -32,7 +32,7 @@ WIDTHS = [128, 512, 2048]
 
 
 def main() -> None:
-  """Prints a line a size."""
+  """Prints a line for each size."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="B, at D = 256")
   parser.add_argument("--widths", type=int, nargs="*", default=WIDTHS, help="D")
@@ -108,7 +108,7 @@ def compiled(loss, shape, split=False):
 def measured(flags, rows, width):
   """A line of the table."""
   shape = (rows // 2, 2, width)
-  forms = {
+  implementations = {
     "released": (released, False),
     "plain": (in_one(), False),
     "tiled": (in_one(block_size=flags.block), False),
@@ -117,8 +117,8 @@ def measured(flags, rows, width):
   }
   line = {"": "NT-Xent", "B": rows, "D": width}
   programs = {}
-  for name, (loss, split) in forms.items():
-    # Beyond, a B x B array alone is more than 64 GiB.
+  for name, (loss, split) in implementations.items():
+    # Above this, a single B x B array exceeds 64 GiB.
     if name in ("released", "plain") and rows > 2**17:
       continue
     program, line[f"{name} MiB"] = compiled(loss, shape, split)
@@ -147,7 +147,7 @@ def spectral(flags, pairs, width):
 
 
 def seconds(flags, programs, z, torch_step=None):
-  """CPU seconds of each program, and shares that are asked for."""
+  """CPU seconds of each program, and ratios to the tiled loss."""
   if not programs:
     return {}
   one = sharding.batch_sharded(sharding.make_mesh(jax.devices()[:1]))
@@ -203,7 +203,7 @@ def draw(table, file):
       ]
       if points:
         axis.loglog(*zip(*points, strict=True), marker="o", label=name)
-    axis.set(xlabel="rows of the batch (two a picture), D = 256", ylabel=unit)
+    axis.set(xlabel="rows of the batch (two per image), D = 256", ylabel=unit)
     axis.set_xscale("log", base=2)  # a decade would be too wide for the times
     axis.grid(alpha=0.3)
     if axis.lines:

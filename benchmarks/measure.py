@@ -1,4 +1,4 @@
-"""What benchmarks and studies share: fair timing, tables, JSON, the machine."""
+"""Shared by benchmarks and studies: fair timing, tables, JSON, and the machine."""
 
 import argparse
 import datetime
@@ -18,7 +18,7 @@ PEERS = ("jax", "flax", "numpy", "scikit-learn", "torch", "torchvision", "pillow
 
 
 def arguments(doc: str) -> argparse.ArgumentParser:
-  """A parser with the flags that all have: --repeats and --json."""
+  """A parser with the common flags, --repeats and --json."""
   parser = argparse.ArgumentParser(
     description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -32,14 +32,14 @@ def arguments(doc: str) -> argparse.ArgumentParser:
 def interleaved(
   contestants: dict[str, Callable[[], Any]], repeats: int
 ) -> dict[str, dict[str, float]]:
-  """Runs all in turn, round after round: whatever else the machine does hits each.
+  """Runs all contestants in turn, so that other load on the machine affects each.
 
   Args:
     contestants: name to function, which returns when its work is done.
-    repeats: rounds after an unmeasured one.
+    repeats: measured rounds, after an unmeasured one.
 
   Returns:
-    For each name the median over rounds of "wall" and "cpu" seconds, the latter over
+    For each name the median over rounds of "wall" and "cpu" seconds; the latter over
     all threads of this process.
   """
   seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
@@ -60,13 +60,9 @@ def interleaved(
 
 
 def finish(title: str, rows: list[dict[str, Any]], path: str, note: str = "") -> None:
-  """Prints the rows as a table and writes them, if a path is given.
+  """Prints the rows as a table, and writes them as JSON if a path is given.
 
-  Args:
-    title: what was measured.
-    rows: cells by column; a column may be missing in some.
-    path: for the JSON; "" for none.
-    note: what the columns mean.
+  `rows` hold cells by column, and some may lack a column. `note` explains the columns.
   """
   columns = list(dict.fromkeys(column for row in rows for column in row))
   cells = [columns, *([shown(row.get(column)) for column in columns] for row in rows)]
@@ -83,7 +79,7 @@ def finish(title: str, rows: list[dict[str, Any]], path: str, note: str = "") ->
 
 
 def shown(value: Any) -> str:
-  """A cell: three digits of a number, a dash for none."""
+  """A cell: a number with three digits, a dash for None."""
   if value is None:
     return "–"
   if isinstance(value, float):
@@ -92,7 +88,7 @@ def shown(value: Any) -> str:
 
 
 def table(rows: list[dict]) -> list[str]:
-  """Markdown of rows whose cells go by column."""
+  """Markdown lines of rows with cells by column."""
   columns = list(dict.fromkeys(column for row in rows for column in row))
   body = [[shown(row.get(column)) for column in columns] for row in rows]
   rule = ["---", *(["---:"] * (len(columns) - 1))]
@@ -100,7 +96,7 @@ def table(rows: list[dict]) -> list[str]:
 
 
 def machine() -> str:
-  """What was measured on, when."""
+  """The machine, package versions and date of a measurement."""
   cpu = platform.processor() or platform.machine()
   info = pathlib.Path("/proc/cpuinfo")
   if info.exists():

@@ -1,11 +1,11 @@
-"""Runs every benchmark and writes docs/performance.md from what they measured.
+"""Runs every benchmark and writes docs/performance.md from the results.
 
   python -m benchmarks.run
 
-One after the other, each in a process of its own; --only runs some. What an earlier
-call with the same --out measured is kept unless it is named. An hour on two cores;
-leave the machine alone meanwhile. The columns of peers need the packages: pip install
-torch torchvision (no part of ncl_jax's requirements).
+The benchmarks run one after the other, each in its own process; --only runs some.
+Results of an earlier call with the same --out are kept unless they are named. All take
+an hour on two cores; do not use the machine meanwhile. The columns of other libraries
+need pip install torch torchvision, which ncl_jax does not require.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  # Kept beside the page, so that a table can be made anew without the others.
+  # Stored with the page, so that one table can be renewed without the others.
   default = str(ROOT / "docs" / "data" / "performance")
   parser.add_argument("--out", default=default, help="folder for the JSON")
   parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[])
@@ -57,13 +57,14 @@ def main() -> None:
 
 
 def render(out: pathlib.Path) -> str:
-  """The page, from the JSON that there is."""
+  """The page, from the stored JSON."""
   lines = [
     "# Performance",
     "",
-    "Made by `python -m benchmarks.run` from the programs in `benchmarks/`; each table",
-    "names its command. Contestants run in turn, round after round, and medians count;",
-    "on a machine that does other work too, ratios say more than seconds.",
+    "After this page you know how fast each part is and how much memory it takes,",
+    "beside PyTorch, torchvision and scikit-learn. `python -m benchmarks.run` makes the page;",
+    "each table names its command. Contestants take turns for several rounds, and the",
+    "median counts. On a machine that does other work too, trust ratios over seconds.",
   ]
   for name, arguments in BENCHMARKS.items():
     file = out / f"{name}.json"

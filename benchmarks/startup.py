@@ -1,10 +1,9 @@
-"""A first and a second start of training, each in a process of its own.
+"""Time of a first and a second start of training, each in its own process.
 
   python -m benchmarks.startup
 
-Trains for two epochs with an empty folder for compiled programs, then again with the
-same folder, as often as --repeats says, and prints where the seconds went until the
-first step was done.
+Trains for two epochs with an empty compilation cache, then again with the filled one,
+--repeats times. Prints the seconds of each phase until the first step is done.
 """
 
 import os
@@ -21,7 +20,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def main() -> None:
-  """Prints a line a start."""
+  """Prints a line for each start."""
   parser = measure.arguments(__doc__)
   configs = ["configs/digits.py:ncl", "configs/fashion_mnist.py:ncl"]
   parser.add_argument("--configs", nargs="+", default=configs)
@@ -36,9 +35,9 @@ def main() -> None:
     table = []
     for name, seen in starts.items():
       row = {"": f"{config}, {name}"} | {
-        lap: statistics.median(laps[lap] for laps in seen) for lap in seen[0]
+        phase: statistics.median(one[phase] for one in seen) for phase in seen[0]
       }
-      row["to first step"] = statistics.median(sum(laps.values()) for laps in seen)
+      row["to first step"] = statistics.median(sum(one.values()) for one in seen)
       table.append(row)
     for row in table:
       row["of first"] = row["to first step"] / table[0]["to first step"]
@@ -52,7 +51,7 @@ def main() -> None:
 
 
 def start(config, cache, name):
-  """The laps of one start, from the run's own account."""
+  """Seconds of each phase of one start, from the run's timing summary."""
   with tempfile.TemporaryDirectory() as folder:
     workdir = pathlib.Path(folder) / name
     command = [sys.executable, "-m", "launch.train", f"--config={config}"]

@@ -2,11 +2,11 @@
 
   python -m benchmarks.step --images=64
 
-ResNet-18 with the CIFAR stem, the 2048-256 projector, both views of each image,
-NT-Xent, SGD with momentum, float32; from views that are made already, so that both
-libraries do the same. "plain" is ours with autodiff's convolutions and one simulated
-device. Compiling takes minutes. PyTorch's rows need torch; they are the same network,
-restated.
+The step has ResNet-18 with the CIFAR stem, the 2048-256 projector, both views of each
+image, NT-Xent, and SGD with momentum in float32. It starts from finished views, so both
+libraries do the same work. "plain" is ours with autodiff's convolution gradients on one
+simulated device. Compiling takes minutes. PyTorch's rows need torch; they restate the
+same network.
 """
 
 import os
@@ -28,7 +28,7 @@ RATE, MOMENTUM, TEMPERATURE = 0.03, 0.9, 0.2
 
 
 def main() -> None:
-  """Prints a line a contestant."""
+  """Prints a line for each contestant."""
   parser = measure.arguments(__doc__)
   parser.add_argument("--images", type=int, default=64)
   parser.add_argument("--backbone", default="resnet18")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def make_config(flags, transform, remat):
-  """The paper's recipe at the sizes asked for."""
+  """The paper's recipe with the sizes from the flags."""
   config = config_lib.defaults()
   config.data.source = "noise"
   config.model.backbone, config.model.width = flags.backbone, flags.width
@@ -92,7 +92,7 @@ def make_config(flags, transform, remat):
 
 
 def ours(flags, views, transform, remat=False, devices=None):
-  """(the step, what was compiled)."""
+  """(the step, statistics of the compiled program)."""
   config = make_config(flags, transform, remat)
   images = np.zeros((flags.images, flags.size, flags.size, 3), np.uint8)
   split = Split(images, np.full(flags.images, -1, np.int32))
@@ -134,7 +134,7 @@ def ours(flags, views, transform, remat=False, devices=None):
 
 
 def plain(flags, views):
-  """The same without our convolution's gradients and on one device."""
+  """The same with autodiff's convolution gradients, on one device."""
   try:
     layers.conv2d = convolution._convolve
     return ours(flags, views, "rep_relu", devices=jax.devices()[:1])
@@ -143,7 +143,7 @@ def plain(flags, views):
 
 
 def torch_step(flags, views, channels_last):
-  """The network in PyTorch, eager; None where it is not installed."""
+  """The step in eager PyTorch; None if it is not installed."""
   try:
     import torch
     from torch import nn
@@ -185,16 +185,16 @@ def torch_step(flags, views, channels_last):
   parts += [nn.Linear(before, 2048), nn.ReLU(inplace=True), nn.Linear(2048, 256)]
   model = nn.Sequential(*parts).train()
   x = torch.from_numpy(views).permute(1, 0, 4, 2, 3)
-  form = torch.channels_last if channels_last else torch.contiguous_format
-  model = model.to(memory_format=form)
-  pair = [x[v].contiguous(memory_format=form) for v in range(2)]
+  layout = torch.channels_last if channels_last else torch.contiguous_format
+  model = model.to(memory_format=layout)
+  pair = [x[v].contiguous(memory_format=layout) for v in range(2)]
   optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM, weight_decay=1e-4)
   n = flags.images
   positive = torch.arange(2 * n).roll(n)
 
   def step():
     optimizer.zero_grad(set_to_none=True)
-    # Each view by itself, as the released code does, and so its own batch statistics.
+    # Each view separately, with its own batch statistics, as in the released code.
     z = torch.cat([model(v) for v in pair])
     # rep_relu: the values of relu, the gradient of gelu.
     smooth = nn.functional.gelu(z)

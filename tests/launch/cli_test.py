@@ -102,7 +102,11 @@ def test_help_explains_itself(program):
       "no.ckpt: there is no such file",
     ),
     ("knn", ["--workdir=W", "--step=3", "--watch"], "--step and --watch: give one"),
-    ("linear_probe", ["--workdir=W", "--epochs=5"], "--epochs: only for --protocol=sgd"),
+    (
+      "linear_probe",
+      ["--workdir=W", "--epochs=5"],
+      "--epochs: only for --protocol=sgd",
+    ),
     ("knn", ["--workdir=W", "surplus"], "unexpected argument 'surplus'"),
     ("knn", ["--workdir=W", "--num_processes=2"], "--coordinator, --process_id is"),
   ],
