@@ -4,8 +4,8 @@
 
 Measures batches of --batch images of --size pixels: from an array in host memory,
 decoded from PNG files, transferred to the devices, and picked from data that are
-already on the devices. torch's row is its DataLoader over the same array in this process, if
-installed.
+already on the devices. torch's row is its DataLoader over the same array in this
+process, if installed.
 """
 
 import os

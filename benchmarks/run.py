@@ -62,9 +62,10 @@ def render(out: pathlib.Path) -> str:
     "# Performance",
     "",
     "After this page you know how fast each part is and how much memory it takes,",
-    "beside PyTorch, torchvision and scikit-learn. `python -m benchmarks.run` makes the page;",
-    "each table names its command. Contestants take turns for several rounds, and the",
-    "median counts. On a machine that does other work too, trust ratios over seconds.",
+    "beside PyTorch, torchvision and scikit-learn. `python -m benchmarks.run` makes",
+    "the page; each table names its command. Contestants take turns for several",
+    "rounds, and the median counts. On a machine that does other work too, trust",
+    "ratios over seconds.",
   ]
   for name, arguments in BENCHMARKS.items():
     file = out / f"{name}.json"
