@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What a GPU machine does with this code, in eight minutes at the most: a table.
+# Checks a GPU machine in at most eight minutes, and prints a table.
 #
 #   launch/gpu_check.sh [--dry_run] [FOLDER]     # FOLDER gets the outputs; default /tmp
 #
-# The self-test; parity with the released code's numbers, on the GPU; images a second of
-# ResNet-18 at 32 and ResNet-50 at 224 pixels with a synthetic feed, and the loss; a
-# short training on digits. What fails or takes too long is said, and the rest goes on.
+# Runs the self-check; parity with the released code's numbers on the GPU; images a second
+# of ResNet-18 at 32 and ResNet-50 at 224 pixels on synthetic data, and the loss; and a
+# short run on digits. A check that fails or takes too long does not stop the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +32,7 @@ check() {
 
 check machine 10 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv
 check self_test 90 "$PYTHON" -m launch.check
-# The tests ask for the CPU unless told otherwise.
+# The tests use the CPU by default.
 check parity 120 env JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -q -p no:cacheprovider \
   tests/losses/losses_test.py tests/nonneg_test.py tests/optimizers_test.py
 check speed 160 "$PYTHON" -m benchmarks.accelerator --repeats=1 "--json=$out/speed.json"

@@ -7,10 +7,11 @@
 #   NAME=ncl HOSTS=2 PER_HOST=8 launch/kubernetes.sh [--dry_run] gpu --config=...
 #   launch/kubernetes.sh [--dry_run] delete
 #
-# --dry_run prints the manifest. PER_HOST is chips a host (TPU: 4). The image is built with
+# --dry_run prints the manifest. PER_HOST is the number of chips per host (TPU: 4). Build
+# the image with
 #   docker build --build-arg EXTRA=tpu --tag "$IMAGE" .      (or EXTRA=cuda)
-# and the cluster has JobSet installed (https://jobset.sigs.k8s.io). A pod that is
-# preempted or dies restarts all of them; they go on from the last checkpoint.
+# The cluster needs JobSet (https://jobset.sigs.k8s.io). If a pod is preempted or dies, all
+# pods restart and resume from the last checkpoint.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains in N processes of this machine, as on N machines: a rehearsal, on CPU.
+# Trains in N processes on this machine, on CPU, to rehearse a run on N machines.
 #
 #   launch/local.sh [--dry_run] 2 --config=configs/digits.py:ncl --workdir=runs/two
 #
-# One process uses all of a machine's GPUs or TPUs by itself: that needs no launcher.
-# Ctrl-C or SIGTERM reaches all of them; they save the same step. PORT is a free one.
+# A single process uses all of a machine's GPUs or TPUs and needs no launcher. Ctrl-C or
+# SIGTERM reaches all processes, which save the same step. PORT must be free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

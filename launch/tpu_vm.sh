@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU, of one host or of many.
+# Trains on a Cloud TPU with one or many hosts.
 #
 #   export NAME=ncl ZONE=us-west4-a TYPE=v5litepod-16 SHARE=10.0.0.2:/runs
 #   launch/tpu_vm.sh [--dry_run] create | install | delete
 #   launch/tpu_vm.sh [--dry_run] run  --config=configs/cifar10.py:ncl --workdir=/runs/a
-#   launch/tpu_vm.sh [--dry_run] keep --config=...   # run; after preemption go on
+#   launch/tpu_vm.sh [--dry_run] keep --config=...   # run; resume after preemption
 #
 # --dry_run prints the commands instead of running them. VERSION is the image of the
-# hosts, SPOT= (empty) asks for a TPU that is not preempted. SHARE, an NFS export that all
-# hosts see, is mounted as /runs: checkpoints outlive the TPU there. Data may lie there
-# too. Needs gcloud, logged in. `keep` ends with the training, or when that fails on a
-# TPU that is still there a minute later.
+# hosts. SPOT= (empty) requests a TPU that is not preempted. SHARE, an NFS export that all
+# hosts see, is mounted as /runs, so that checkpoints outlive the TPU; data may be there
+# too. Needs gcloud, logged in. `keep` ends with the run, or when the run fails and the TPU
+# still exists a minute later.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-"""The maps against the released code, closed forms and finite differences."""
+"""The transforms against the released code, closed forms and finite differences."""
 
 import golden_numbers
 import jax

@@ -104,8 +104,9 @@ def modularity(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
     raise InputError("modularity of 1 factor: it compares 2 or more")
   square = mutual_information(f, factors, bins) ** 2
   most = square.max(1)
-  told = most > 1e-20  # smaller values are rounding errors
-  others = (square.sum(1) - most)[told] / (most[told] * (square.shape[1] - 1))
+  informed = most > 1e-20  # smaller values are rounding errors
+  others = (square.sum(1) - most)[informed]
+  others /= most[informed] * (square.shape[1] - 1)
   return _mean(1 - others)
 
 

@@ -1,4 +1,4 @@
-"""Training that stops being finite: the first step is named, nothing of it is kept."""
+"""Diverged training: the first bad step is named, and nothing of it is saved."""
 
 import jax
 import jax.numpy as jnp

@@ -151,11 +151,11 @@ def test_float32_and_what_is_dead_in_it(name):
   for z in (one, other):
     z[:, :, 2] = 0  # a dead dimension
     z[:, :, 3] = 0.3  # a constant one, of no exact mean
-    z[5] = z[6, 0] = 0  # empty rows
+    z[5] = z[6, 0] = 0  # all-zero rows
   for pair in ((one, other), (0 * one, 0 * other)):
     value, gradients = compiled(name, 8)(*pair)
     assert np.isfinite(value) and all(np.isfinite(g).all() for g in gradients)
-    # No step from a dead dimension or an empty row is beyond all others.
+    # No step from a dead dimension or an all-zero row is beyond all others.
     assert max(np.abs(g).max() for g in gradients) < 10
 
 

@@ -25,7 +25,7 @@ def draw(n, d, seed=0):
   return np.random.default_rng(seed).normal(size=(n, 2, d))
 
 
-@pytest.mark.parametrize(("n", "d"), [(5, 8), (9, 4)])  # Gram form, moments
+@pytest.mark.parametrize(("n", "d"), [(5, 8), (9, 4)])  # by Gram matrix, by moments
 def test_equals_the_loop(n, d, x64):
   z = draw(n, d)
   compute = jax.jit(spectral)
@@ -38,7 +38,7 @@ def test_one_pair_has_no_negatives():
   np.testing.assert_allclose(spectral(z), -2 * z[0, 0] @ z[0, 1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("d", [2, 40])  # moments, Gram form
+@pytest.mark.parametrize("d", [2, 40])  # by moments, by Gram matrix
 def test_factorises_the_matrix_of_pairs(d, x64):
   # Five views of three images: P(x, x') = sum over images of P(image) P(x|..) P(x'|..).
   rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ def test_equals_the_loop(block, x64):
   compute = jax.jit(lambda z: sup_con(z, LABELS, temperature=0.3, block_size=block))
   z = draw()
   np.testing.assert_allclose(compute(z), loop(z, LABELS, 0.3), rtol=1e-12)
-  # Not at the empty row, whose gradient is defined, not a limit.
+  # Not at the all-zero row, whose gradient is defined, not a limit.
   check_grads(compute, (np.where(z == 0, 0.1, z),), order=1, modes=["rev"])
 
 

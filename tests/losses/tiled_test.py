@@ -129,7 +129,7 @@ def test_precision_of_the_products(block):
   assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
   low = lower(8, 4, block, precision="bfloat16").as_text()
   for line in re.findall(r"dot_general.*", low):
-    # Autodiff of the plain form sums the rounded factors' gradients in float32.
+    # Autodiff of the plain loss sums the rounded factors' gradients in float32.
     assert block is None or re.search(r"bf16>, tensor<\S+bf16>\) -> \S+f32>", line)
 
 

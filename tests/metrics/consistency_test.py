@@ -141,7 +141,7 @@ def test_activated_equals_the_loop(masked):
 
 
 def test_a_lucky_dimension_is_not_pure():
-  """One active sample is consistent by luck; at matched activity it is diluted."""
+  """A single active sample is consistent by chance, but not at a matched rate."""
   labels = np.arange(100) % 10
   f = np.zeros((100, 1), np.float32)
   f[7] = 1

@@ -16,7 +16,7 @@ HADAMARD = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1
 
 
 def grid():
-  """Every combination once, in random order: factors share nothing, by no luck."""
+  """Every combination once, in random order, so that factors are independent."""
   every = np.indices((VALUES,) * COUNT).reshape(COUNT, -1).T
   return np.random.default_rng(0).permutation(every)
 

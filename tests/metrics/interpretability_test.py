@@ -31,7 +31,7 @@ def precision(request):
 
 
 def draw(n=40, d=6, seed=0):
-  """Rectified features with an empty row and a dead dimension."""
+  """Rectified features with an all-zero row and a dead dimension."""
   f = np.maximum(np.random.default_rng(seed).normal(size=(n, d)), 0)
   f[3] = 0
   f[:, 2] = 0

@@ -133,7 +133,7 @@ def test_unlabelled_rows_are_not_searched():
 @pytest.mark.parametrize("kind", ["dense", "tied"])
 def test_grid_is_one_prediction_after_the_other(kind, distance):
   bank, labels, f = draw()
-  if kind == "tied":  # few values, so that ties straddle every k; and empty rows
+  if kind == "tied":  # few values, so that ties straddle every k; and all-zero rows
     bank, f = np.round(np.maximum(bank, 0)), np.round(np.maximum(f, 0))
     labels = np.where(np.arange(50) % 7 > 0, labels, -1)
   ks, temperatures = [3, 20], [0.05, 1.0]

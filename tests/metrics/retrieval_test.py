@@ -91,7 +91,7 @@ def test_the_released_loop_begins_at_no_dimension(variant):
 @pytest.mark.parametrize(
   "f",
   [
-    [[1, 0], [2, 0], [0, 1], [0, 3], [1, 1], [0, 0]],  # duplicates and an empty row
+    [[1, 0], [2, 0], [0, 1], [0, 3], [1, 1], [0, 0]],  # duplicates and an all-zero row
     [[0, 0]] * 6,
     [[1, 0]] * 6,
     [[1, 0], [3, 1], [4, 3], [1, 1], [1, 2], [0, 1]],  # no ties

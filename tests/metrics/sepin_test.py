@@ -38,7 +38,9 @@ def draw(kind, n=24, d=12, seed=0):
   rng = np.random.default_rng(seed)
   signal = rng.normal(size=(n, d))
   a, b = (signal + 0.5 * rng.normal(size=(n, d)) for _ in range(2))
-  if kind == "rectified":  # with empty rows, a dead dimension, and one dead in a view
+  if (
+    kind == "rectified"
+  ):  # with all-zero rows, a dead dimension, and one dead in a view
     a, b = np.maximum(a - 1, 0), np.maximum(b - 1, 0)
     a[:, 3] = b[:, 3] = b[:, 5] = 0
     a[2] = 0

@@ -46,7 +46,7 @@ def gradients(conv, stride, padding):
   return jax.value_and_grad(loss, (0, 1))
 
 
-# Kernel size, channels, features: each form of the kernel gradient.
+# Kernel size, channels, features: each implementation of the kernel gradient.
 GRID = [
   (size, stride, padding)
   for size in ((1, 3, 4), (3, 8, 4), (7, 1, 4))

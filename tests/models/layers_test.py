@@ -13,7 +13,7 @@ from ncl_jax.models.layers import BatchNorm, Conv, Linear
 
 
 def normalise(batch, scale, bias, mean, var):
-  """Training mode on one batch [B, H, W, C], channel by channel: y and running ones."""
+  """Training mode on a batch [B, H, W, C], per channel: y and running statistics."""
   y, mean, var = np.empty_like(batch), mean.copy(), var.copy()
   for c in range(batch.shape[-1]):
     x = batch[..., c]
@@ -109,7 +109,7 @@ def test_statistics_are_float32_when_the_network_is_bfloat16():
 
 
 class Block:
-  """Convolution, normalisation, ReLU: the sharded program of a network in small."""
+  """Convolution, normalisation, ReLU: a small network's sharded program."""
 
   conv, norm = Conv(4, 3, 2, 1), BatchNorm()
 

@@ -1,4 +1,4 @@
-"""Counting a network's arithmetic, and the account of a run's time."""
+"""Counting a network's arithmetic, and the timing summary of a run."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Methods with a slow copy of the network: how it moves, is saved, and stays apart."""
+"""Methods with a momentum encoder: its updates, checkpoints and separation."""
 
 import functools
 import shutil

@@ -63,7 +63,7 @@ def test_the_projector_learns_and_nothing_else_changes(trained, backbone, source
     assert [row["epoch"] for row in rows] == list(range(1, 61))
     assert rows[-1]["step"] == run.step == 60
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.05
-    # What the evaluation programs see.
+    # What evaluators see.
     result = knn.evaluate(run.config, run.variables, source, run.mesh)
     assert result["f"]["accuracy"] >= 0.5
 

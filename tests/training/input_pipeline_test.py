@@ -1,4 +1,4 @@
-"""Data that lie on the devices: the same run as with data sent, and nothing sent."""
+"""Data on the devices: the same run as with transferred data, without transfers."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Photographs as input: decoded as far as needed, alike for any number of processes."""
+"""JPEG input: decoded as far as needed, the same for any number of processes."""
 
 import io
 import resource

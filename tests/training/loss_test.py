@@ -1,4 +1,4 @@
-"""The loss in the train step: any form on any devices, and a learnt temperature."""
+"""The loss in the train step: every implementation, and a learned temperature."""
 
 import re
 
@@ -27,7 +27,7 @@ FORMS = [("tiled", 1), ("gathered", 2), ("ring", 8), ("plain", 8)]
 
 
 def force(monkeypatch, form):
-  """The form for a small batch that a large one would have."""
+  """Selects for a small batch the implementation of a large one."""
   monkeypatch.setattr(loss_lib, "CPU_BLOCK", 4)
   if form != "plain":
     monkeypatch.setattr(loss_lib, "PLAIN_BYTES", 0)
