@@ -156,7 +156,7 @@ every = pytest.mark.parametrize("name", FUNCTIONS)
 
 @st.composite
 def inputs(draw, ties=True):
-  """Features of two views and labels: also all-zero rows, dead dimensions, equal rows."""
+  """Features of two views, and labels: with all-zero, equal rows, dead dimensions."""
   random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
   a, b = random.standard_normal((2, N, D)).astype(np.float32)
   if draw(st.booleans()):

@@ -16,7 +16,7 @@ THRESHOLD = 1e-5
 
 
 def features(seed, n=6, width=5):
-  """Dimension 0 is dead, 1 the same for all rows that have it; some rows are all zero."""
+  """Dimension 0 is dead, 1 is constant where active; some rows are all zero."""
   z = np.random.default_rng(seed).exponential(size=(n, 2, width)).astype(np.float32)
   z[..., 0] = 0
   z[..., 1] = 0
