@@ -168,7 +168,7 @@ def test_labels_and_pairs_come_from_the_file(
     ),
     (
       ["--input={f}/x.npz", "--encoder={f}/e.safetensors", "--config={c}"],
-      "without --config it is used",
+      "leave --config out to use it",
     ),
     (
       ["--config={c}", "--config.n_actives=3", "--input=a", "--encoder=b"],

@@ -113,10 +113,10 @@ def test_every_start_of_a_run_is_accounted_for(tmp_path):
   elapsed = time.time() - before
   (row,) = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines()]
   assert row["from_step"] == 0 and row["steps"] == 5
-  timer = row["seconds"]
-  assert [*timer] == ["start", "initialise", "trace", "compile", "first call"]
+  phases = row["seconds"]
+  assert [*phases] == ["start", "initialise", "trace", "compile", "first call"]
   # The first lap began with the process, the others with this call.
-  parts = sum(timer.values()) - timer["start"] + 5 * row["step_seconds"]
+  parts = sum(phases.values()) - phases["start"] + 5 * row["step_seconds"]
   assert 0.5 * elapsed < parts < elapsed
   assert row["images_per_second"] == pytest.approx(16 / row["step_seconds"])
   assert row["utilisation"] is None  # a CPU's peak is not in the table
@@ -143,7 +143,7 @@ def test_the_share_of_the_peak(monkeypatch):
   assert "0.6% of the bfloat16 peak" in text
 
 
-def test_what_is_done_aside_is_no_part_of_the_lap(monkeypatch):
+def test_a_pause_is_no_part_of_the_lap(monkeypatch):
   now = iter([0.0, 10.0, 13.0, 20.0, 24.0, 30.0, 31.0])
   monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
   timer = timing.Timer(0.0)
