@@ -181,7 +181,7 @@ COLUMNS = {
   "ewp_chance": "chance",
   "consistency_at_ncls_activity": "consistency",
   "neighbours": "neighbours on f",
-  "l0": "active",
+  "l0": "active an image",
 }
 
 

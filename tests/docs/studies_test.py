@@ -17,7 +17,14 @@ PROGRAMS = sorted(
 )
 # Every folder with the data of a study's tables; a study may have several.
 DATA = [
-  *("fashion/data", "nce/data", "emoji/data", "harder/data", "keywords/data"),
+  *(
+    "frozen/data",
+    "fashion/data",
+    "nce/data",
+    "emoji/data",
+    "harder/data",
+    "keywords/data",
+  ),
   *("families/data", "families/data/long", "families/data/slow"),
 ]
 
