@@ -32,7 +32,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 
 demo: install
 	$(BIN)/ncl compare --config=digits --workdir=$(WORKDIR) --seeds=$(SEEDS) \
-	  --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained
+	  --evaluators=feature_stats,knn,linear_probe,retrieval --controls=untrained
 
 test: install
 	$(BIN)/python -m pytest -n 2 -m 'not slow'

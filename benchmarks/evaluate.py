@@ -26,7 +26,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from benchmarks import measure
 from ncl_jax import metrics
-from ncl_jax.evaluators import linear_probe
+from ncl_jax.evaluators import logistic_regression
 
 EPS = 1e-5
 
@@ -236,7 +236,7 @@ def probe(flags):
   strength = 1e-4
   start = time.perf_counter()
   (ours,), (found,) = seconds(
-    lambda: linear_probe.fit(
+    lambda: logistic_regression.fit(
       jnp.asarray(x[train]),
       jnp.asarray(labels[train]),
       jnp.ones(flags.bank, jnp.float32),

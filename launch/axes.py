@@ -18,13 +18,14 @@ _OTHER = flags.DEFINE(cli.PATH, "other", "", "work directory of the other run")
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import axes, program
+  from ncl_jax.evaluators import axes, execute
+  from ncl_jax.evaluators.run import open_run
 
   if not _OTHER.value:
     raise InputError("--other is missing: see --help")
-  source = program.open_run(workdir, step).source
-  other = program.open_run(_OTHER.value, source=source)
-  program.run(axes, workdir, step, source, other=other)
+  source = open_run(workdir, step).source
+  other = open_run(_OTHER.value, source=source)
+  execute.run(axes.evaluate, workdir, step, source, other=other)
 
 
 if __name__ == "__main__":

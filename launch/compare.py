@@ -10,14 +10,19 @@ figures of ncl pairs come first.
 The same command resumes after an interruption. It reuses runs in the work directory and
 the results in WORKDIR/measured.jsonl.
 
-Faster: --programs=feature_stats,knn,linear_probe,retrieval --controls=untrained. All
-controls, without finetuning them: --control_programs=feature_stats,knn,linear_probe.
+Faster: --evaluators=feature_stats,knn,linear_probe,retrieval --controls=untrained.
+
+Default controls: the untrained network with the transform; CL cut to NCL's activation
+rates; CL rotated by varimax; and k-means of the pixels, of CL's h and of its f.
+--controls=all adds the others that need no training; names, separated by commas, select
+some, and cl_l1 and cl_narrow train two more networks per seed. Without finetuning them:
+--control_evaluators=feature_stats,knn,linear_probe.
 """
 
 from absl import flags
 from ml_collections import config_flags
 
-from ncl_jax import cli, evaluators
+from ncl_jax import cli
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -25,19 +30,16 @@ _CONFIG = config_flags.DEFINE_config_file(
   f"{cli.CONFIG}; with ncl,TRANSFORM after a colon for another transform",
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the comparison")
-_PROGRAMS = flags.DEFINE_list(
-  "programs",
-  "all",
-  f"all, or of: {', '.join((*evaluators.PROGRAMS, *evaluators.PAIRED))}",
+_EVALUATORS = flags.DEFINE_list(
+  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
 )
-_CONTROLS = flags.DEFINE_enum(
-  "controls",
-  "all",
-  ["untrained", "all", "trained"],
-  "controls to compare with; trained: two more runs per seed",
+_CONTROLS = flags.DEFINE_list(
+  "controls", "default", "what CL and NCL are held against: default, all, or names"
 )
-_CONTROL_PROGRAMS = flags.DEFINE_list(
-  "control_programs", "all", "those of --programs that evaluate untrained controls"
+_CONTROL_EVALUATORS = flags.DEFINE_list(
+  "control_evaluators",
+  "all",
+  "of --evaluators, those that controls without training get",
 )
 _SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound=1)
 
@@ -46,15 +48,15 @@ def main() -> None:
   """Compares."""
   from ncl_jax.experiments import compare
 
-  names = tuple(_PROGRAMS.value or ())
-  of_controls = tuple(_CONTROL_PROGRAMS.value or ())
+  names = tuple(_EVALUATORS.value or ())
+  of_controls = tuple(_CONTROL_EVALUATORS.value or ())
   text = compare.compare(
     _CONFIG.value,
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
-    programs=None if names == ("all",) else names,
-    against=_CONTROLS.value,
-    control_programs=None if of_controls == ("all",) else of_controls,
+    evaluators=None if names == ("all",) else names,
+    controls=tuple(_CONTROLS.value or ()),
+    control_evaluators=None if of_controls == ("all",) else of_controls,
   )
   print(text)
 

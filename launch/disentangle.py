@@ -20,14 +20,15 @@ _WORKDIRS = flags.DEFINE(cli.PATHS, "workdirs", None, "directories of training r
 
 def main() -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import disentangle, program
+  from ncl_jax.evaluators import disentangle, execute
+  from ncl_jax.evaluators.run import open_run
 
   rows: dict[str, dict[str, float]] = {}
   groups: dict[str, list[dict[str, float]]] = {}
   for workdir in _WORKDIRS.value or ():
-    run = program.open_run(workdir)
+    run = open_run(workdir)
     figure = run.path / "eval" / "disentangle.png"
-    row = program.evaluate(disentangle, run, figure=figure)
+    row = execute.evaluate(disentangle.evaluate, run, figure=figure)
     name = f"{run.config.method}, seed {run.config.seed}"
     for key in ("f", "untrained", "pca", "shuffled"):
       rows[f"{name}: {key} ({run.path.name})"] = row[key]

@@ -1,7 +1,7 @@
 """Evaluates a checkpoint with several evaluators, or all.
 
   ncl evaluate --workdir=runs/cifar10-ncl
-  ncl evaluate --workdir=runs/cifar10-ncl --watch --programs=knn,retrieval
+  ncl evaluate --workdir=runs/cifar10-ncl --watch --evaluators=knn,retrieval
 
 A failed evaluator stops no other. With --watch each new checkpoint is evaluated until
 training is complete. Results are lines of WORKDIR/eval/NAME.jsonl.
@@ -9,19 +9,19 @@ training is complete. Results are lines of WORKDIR/eval/NAME.jsonl.
 
 from absl import flags
 
-from ncl_jax import cli, evaluators
+from ncl_jax import cli
 
-_PROGRAMS = flags.DEFINE_list(
-  "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
+_EVALUATORS = flags.DEFINE_list(
+  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
 )
 
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import program
+  from ncl_jax.evaluators import execute
 
-  names = tuple(_PROGRAMS.value or ())
-  program.run_all(None if names == ("all",) else names, workdir, step)
+  names = tuple(_EVALUATORS.value or ())
+  execute.run_all(None if names == ("all",) else names, workdir, step)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from ncl_jax import cli
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import feature_stats, program
+  from ncl_jax.evaluators import execute, feature_stats
 
-  program.run(feature_stats, workdir, step)
+  execute.run(feature_stats.evaluate, workdir, step)
 
 
 if __name__ == "__main__":

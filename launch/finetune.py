@@ -18,13 +18,13 @@ _RECIPE = cli.define_fields(Recipe)
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import finetune, program
+  from ncl_jax.evaluators import execute, finetune
   from ncl_jax.training import workdir as workdir_lib
 
   stem = workdir_lib.read_config(workdir).model.stem
   recipe = for_stem(stem, **({"epochs": finetune.EPOCHS} | _RECIPE()))
   folder = paths.local(workdir) / "eval" / "finetune"
-  program.run(finetune, workdir, step, recipe=recipe, folder=folder)
+  execute.run(finetune.evaluate, workdir, step, recipe=recipe, folder=folder)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from ncl_jax import cli
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import knn, program
+  from ncl_jax.evaluators import execute, knn
 
-  program.run(knn, workdir, step)
+  execute.run(knn.evaluate, workdir, step)
 
 
 if __name__ == "__main__":

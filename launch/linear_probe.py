@@ -24,21 +24,20 @@ _RECIPE = cli.define_fields(Recipe)
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import linear_probe, program
+  from ncl_jax.evaluators import execute, linear_probe
   from ncl_jax.training import workdir as workdir_lib
 
   layers = tuple(_LAYERS.value or ())
   if _PROTOCOL.value == "lbfgs":
     if _RECIPE():
       raise InputError(f"--{', --'.join(_RECIPE())}: only for --protocol=sgd")
-    program.run(linear_probe, workdir, step, layers=layers)
+    execute.run(linear_probe.evaluate, workdir, step, layers=layers)
     return
   stem = workdir_lib.read_config(workdir).model.stem
-  program.run(
-    linear_probe,
+  execute.run(
+    linear_probe.SGD,
     workdir,
     step,
-    protocol="sgd",
     layers=layers,
     recipe=for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE())),
     folder=paths.local(workdir) / "eval" / "linear_probe",

@@ -12,9 +12,9 @@ from ncl_jax import cli
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import pairs, program
+  from ncl_jax.evaluators import execute, pairs
 
-  print(pairs.text(program.run(pairs, workdir, step)))
+  print(pairs.text(execute.run(pairs.evaluate, workdir, step)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from ncl_jax import cli, evaluators
+from ncl_jax import cli
 
 NAMES = ("cifar10", "cifar100", "imagenet100")
 
@@ -25,8 +25,8 @@ _ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the estimated hou
 _RATE = flags.DEFINE_float(
   "images_per_second", 0.0, "measured training rate, for the estimated hours"
 )
-_PROGRAMS = flags.DEFINE_list(
-  "programs", "all", f"all, or of: {', '.join(evaluators.PROGRAMS)}"
+_EVALUATORS = flags.DEFINE_list(
+  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned runs and exit")
 
@@ -35,14 +35,14 @@ def main() -> None:
   """Reproduces."""
   from ncl_jax.experiments import reproduce
 
-  names = tuple(_PROGRAMS.value or ())
+  names = tuple(_EVALUATORS.value or ())
   text = reproduce.reproduce(
     _CONFIG.value,
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
     accelerator=_ACCELERATOR.value,
     rate=_RATE.value,
-    programs=None if names == ("all",) else names,
+    evaluators=None if names == ("all",) else names,
     dry_run=_DRY_RUN.value,
   )
   print(text)

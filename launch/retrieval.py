@@ -10,9 +10,9 @@ from ncl_jax import cli
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import program, retrieval
+  from ncl_jax.evaluators import execute, retrieval
 
-  program.run(retrieval, workdir, step)
+  execute.run(retrieval.evaluate, workdir, step)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ _OOD = flags.DEFINE(
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import program, robustness
+  from ncl_jax.evaluators import execute, robustness
 
   ood = None if _OOD.value is None else tuple(_OOD.value)
-  row = program.run(robustness, workdir, step, ood=ood)
+  row = execute.run(robustness.evaluate, workdir, step, ood=ood)
   print(robustness.table(row))
 
 

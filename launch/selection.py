@@ -26,9 +26,11 @@ _TRANSFER = flags.DEFINE(
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import program, selection
+  from ncl_jax.evaluators import execute, selection
 
-  program.run(selection, workdir, step, keep=_KEEP.value, transfer=_TRANSFER.value)
+  execute.run(
+    selection.evaluate, workdir, step, keep=_KEEP.value, transfer=_TRANSFER.value
+  )
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from ncl_jax import cli
 
 def main(workdir: str, step: int | None) -> None:
   """Evaluates."""
-  from ncl_jax.evaluators import program, sepin
+  from ncl_jax.evaluators import execute, sepin
 
-  program.run(sepin, workdir, step)
+  execute.run(sepin.evaluate, workdir, step)
 
 
 if __name__ == "__main__":

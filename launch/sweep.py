@@ -20,8 +20,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
-_PROGRAMS = flags.DEFINE_list(
-  "programs", "feature_stats,knn", "evaluators of each trial, see ncl evaluate"
+_EVALUATORS = flags.DEFINE_list(
+  "evaluators", "feature_stats,knn", "evaluators of each trial, see ncl evaluate"
 )
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     _WORKDIR.value or "",
     _GRID.value or "",
     recipe=cli.recipe,
-    programs=tuple(_PROGRAMS.value or ()),
+    evaluators=tuple(_EVALUATORS.value or ()),
   )
   print(text)
 

@@ -18,7 +18,8 @@ from ncl_jax import cli, data, models, optimizers
 from ncl_jax import config as config_lib
 from ncl_jax.data import dsprites
 from ncl_jax.data import source as source_module
-from ncl_jax.evaluators import disentangle, pairs, program
+from ncl_jax.evaluators import disentangle, pairs
+from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.report import explorer
 from ncl_jax.runtime import checkpoint, distributed, sharding
@@ -75,12 +76,11 @@ def by_position():
   mesh = sharding.make_mesh()
   variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
   variables = jax.jit(lambda tree: jax.tree.map(as_float64, tree))(variables)
-  found = program.extract(config, variables, source, "test", mesh)
-  two = program.extract_two_views(config, variables, source, "train", mesh)
+  found = Run(config, variables, source, mesh).extract("test")
+  two = Run(config, variables, source, mesh).extract_two_views("train")
   pages = []
-  program.open_run = lambda *_, **__: program.Run(
-    config, variables, 0, source, mesh, pathlib.Path()
-  )
+  run = Run(config, variables, source, mesh)
+  explorer_lib.open_run = lambda *_, **__: run
   explorer.write = lambda _, page: pages.append(page)
   explorer_lib.explore("", sepin=True)
   (side,) = pages[0].sides

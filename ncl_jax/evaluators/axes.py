@@ -7,34 +7,69 @@ two seeds of NCL should find the same dimensions in another order.
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from scipy.optimize import linear_sum_assignment
 
 from ncl_jax import checks
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, Run
 
 SHUFFLES = 10
 ROTATIONS = 3
 
 
-def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
-  *,
-  other: program.Run,
-) -> dict[str, Any]:
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The alignment, and the correlations that it is made from."""
+  del config, source
+  return (
+    Row(
+      "alignment",
+      "cross-seed alignment",
+      "Interpretability",
+      "%",
+      "higher",
+      "correlation of the dimensions of two seeds, matched one to one on the training "
+      "images and weighted by variance, on a scale from rotated axes (0) to the same "
+      "axes (100).",
+      where=("f", "alignment"),
+      lead=True,
+    ),
+    *(
+      Row(
+        f"axes_{layer}",
+        f"same axes in another seed, {layer}",
+        "Interpretability",
+        "",
+        "higher",
+        "correlation of the active dimensions of two seeds, matched one to one on the "
+        "training images, over the test images. Chance: images shuffled.",
+        where=(layer, "correlation"),
+        chance=(layer, "correlation_chance"),
+        lead=True,
+      )
+      for layer in LAYERS
+    ),
+    Row(
+      "axes_f_rotated",
+      "the same with axes rotated at random, f",
+      "Interpretability",
+      note="what any axes reach that span as many directions: only what lies above it "
+      "says that single dimensions came again.",
+      where=("f", "correlation_rotated"),
+      lead=True,
+    ),
+  )
+
+
+@evaluator("axes", rows=rows, labels=False, two_runs=True)
+def evaluate(run: Run, *, other: Run) -> dict[str, Any]:
   """Agreement of this run's dimensions with another's, on `h` and on `f`.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: data that both networks see; labels are not used.
-    mesh: for the forward passes.
+    run: its data are those that both networks see; labels are not used.
     other: the other run, such as another seed; its own preprocessing is used.
 
   Returns:
@@ -43,20 +78,15 @@ def evaluate(
   Raises:
     InputError: if the two runs have different transforms.
   """
+  config = run.config
   if other.config.loss.transform != config.loss.transform:
     raise InputError(
       f"the transforms are {config.loss.transform} here and "
       f"{other.config.loss.transform} in {other.path}: axes compares runs of one method"
     )
-  runs = ((config, variables), (other.config, other.variables))
-  (train, other_train), (test, other_test) = (
-    [program.extract(*run, source, split, mesh) for run in runs]
-    for split in ("train", "test")
-  )
+  runs = (run, other.on(run.source))
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       matched_on="train",
       other=str(other.path),
@@ -64,13 +94,12 @@ def evaluate(
       other_seed=other.config.seed,
       threshold=config.eval.threshold,
       row_shuffles=SHUFFLES,
-      images=len(test.labels),
+      images=len(run.extract("test").labels),
     )
   }
-  for layer in program.LAYERS:
+  for layer in LAYERS:
     result[layer] = agreement(
-      *(x.layer(layer, config.loss.transform) for x in (train, other_train)),
-      *(x.layer(layer, config.loss.transform) for x in (test, other_test)),
+      *(x.layer(layer, split) for split in ("train", "test") for x in runs),
       threshold=config.eval.threshold,
       seed=config.seed,
     )
@@ -120,67 +149,76 @@ def agreement(
     strict=True,
   ):
     checks.finite(name, x)
-  raw_a, raw_train, raw_test = train_a, train_b, test_b
   signed = any((x < 0).any() for x in (train_a, train_b, test_a, test_b))
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
-  a, b, test_a, test_b = (
-    _standardize(x[:, live])
-    for x, live in (
-      (train_a, live_a),
-      (train_b, live_b),
-      (test_a, live_a),
-      (test_b, live_b),
-    )
-  )
-
-  def correlation(one, other):
-    c = one.T @ other
-    return np.abs(c) if signed else c
-
-  def score(train, test):
-    """Of the matching that is best for `train`."""
-    return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
-
-  def weighted(train, test, train_b):
-    """The same with each pair weighted by its shares of the variance."""
-    if not test.size:
-      return np.nan
-    rows, columns = linear_sum_assignment(-train)
-    weights = share_a[rows] + _variance_shares(train_b)[columns]
-    return float(np.average(test[rows, columns], weights=weights))
-
-  share_a = _variance_shares(raw_a[:, live_a])
-  train, test = correlation(a, b), correlation(test_a, test_b)
-  rotated, weighted_rotated = [], []
-  for i in range(ROTATIONS if live_b.any() else 0):
-    q = _rotation(np.random.default_rng([seed, i]), int(live_b.sum()))
-    turned, test_turned = (x[:, live_b] @ q for x in (raw_train, raw_test))
-    c, test_c = (
-      one.T @ _standardize(x) for one, x in ((a, turned), (test_a, test_turned))
-    )
-    rotated.append(score(*((np.abs(x) if signed else x) for x in (c, test_c))))
-    # A rotated axis has no direction: its size alone counts, which is the higher level.
-    weighted_rotated.append(weighted(np.abs(c), np.abs(test_c), turned))
-  level = np.mean(weighted_rotated) if rotated else np.nan
-  found = weighted(train, test, raw_train[:, live_b])
-  rng = np.random.default_rng(seed)
-  chance, lucky = [], []
-  for _ in range(SHUFFLES):
-    shuffled = correlation(test_a, rng.permutation(test_b))
-    chance.append(score(correlation(a, rng.permutation(b)), shuffled))
-    lucky.append(score(shuffled, shuffled))
+  train_a, test_a = train_a[:, live_a], test_a[:, live_a]
+  train_b, test_b = train_b[:, live_b], test_b[:, live_b]
+  a, b, one, other = map(_standardize, (train_a, train_b, test_a, test_b))
+  train, test = (_size(x.T @ y, signed) for x, y in ((a, b), (one, other)))
+  shares = _variance_shares(train_a)
+  rotated, level = _rotated((a, one), (train_b, test_b), shares, signed, seed)
+  found = _weighted(train, test, shares, _variance_shares(train_b))
+  chance, lucky = _shuffled((a, one), (b, other), signed, seed)
   return {
     # 0 / 0 where the rotated axes agree as well as the same: of a single direction.
     "alignment": float((found - level) / (1 - level)) if level < 1 - 1e-6 else np.nan,
-    "correlation": score(train, test),
-    "correlation_chance": float(np.mean(chance)),
-    "correlation_rotated": float(np.mean(rotated)) if rotated else np.nan,
-    "correlation_matched_on_test": score(test, test),
-    "correlation_matched_on_test_chance": float(np.mean(lucky)),
+    "correlation": _matched(train, test),
+    "correlation_chance": chance,
+    "correlation_rotated": rotated,
+    "correlation_matched_on_test": _matched(test, test),
+    "correlation_matched_on_test_chance": lucky,
     "matched": int(min(live_a.sum(), live_b.sum())),
     "live_dimensions": int(live_a.sum()),
     "other_live_dimensions": int(live_b.sum()),
   }
+
+
+def _rotated(ours, theirs, shares, signed: bool, seed: int) -> tuple[float, float]:
+  """Mean correlations after random rotations of the other run: plain and weighted."""
+  plain, weighted = [], []
+  width = theirs[0].shape[1]
+  for i in range(ROTATIONS if width else 0):
+    q = _rotation(np.random.default_rng([seed, i]), width)
+    turned = [x @ q for x in theirs]
+    train, test = (x.T @ _standardize(y) for x, y in zip(ours, turned, strict=True))
+    plain.append(_matched(_size(train, signed), _size(test, signed)))
+    # A rotated axis has no direction: its size alone counts, which is the higher level.
+    sizes = np.abs(train), np.abs(test)
+    weighted.append(_weighted(*sizes, shares, _variance_shares(turned[0])))
+  if not plain:
+    return np.nan, np.nan
+  return float(np.mean(plain)), float(np.mean(weighted))
+
+
+def _shuffled(ours, theirs, signed: bool, seed: int) -> tuple[float, float]:
+  """Mean correlations with the other's images shuffled: matched on train, on test."""
+  rng = np.random.default_rng(seed)
+  on_train, on_test = [], []
+  for _ in range(SHUFFLES):
+    test = _size(ours[1].T @ rng.permutation(theirs[1]), signed)
+    train = _size(ours[0].T @ rng.permutation(theirs[0]), signed)
+    on_train.append(_matched(train, test))
+    on_test.append(_matched(test, test))
+  return float(np.mean(on_train)), float(np.mean(on_test))
+
+
+def _size(correlation: np.ndarray, signed: bool) -> np.ndarray:
+  """Without the sign, which is arbitrary where features are signed."""
+  return np.abs(correlation) if signed else correlation
+
+
+def _matched(train: np.ndarray, test: np.ndarray) -> float:
+  """Mean of `test` over the matching that is best for `train`."""
+  return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
+
+
+def _weighted(train, test, shares_a, shares_b) -> float:
+  """The same with each pair weighted by its shares of the variance."""
+  if not test.size:
+    return np.nan
+  rows, columns = linear_sum_assignment(-train)
+  weights = shares_a[rows] + shares_b[columns]
+  return float(np.average(test[rows, columns], weights=weights))
 
 
 def _rotation(rng: np.random.Generator, width: int) -> np.ndarray:

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from jax.sharding import Mesh
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from ncl_jax.data import subset
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError, naming
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.run import Run
 from ncl_jax.metrics import factors as factor_metrics
 from ncl_jax.report.figures import drawing
-from ncl_jax.training import step as step_lib
 
 IMAGES = 4000
 # Of dSprites: what a positive pair need not share, so that training deletes it.
@@ -27,21 +26,12 @@ CROP_CHANGES = ("scale", "x", "y")
 FLIP_CHANGES = ("orientation", "x")
 
 
-def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
-  *,
-  figure: pathlib.Path | None = None,
-) -> dict[str, Any]:
+@evaluator("disentangle", labels=False, network=True, listed=False)
+def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
   """Every factor metric of `f` on test images.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: data with levels, the factors.
-    mesh: for the forward passes.
+    run: its data have levels, the factors.
     figure: where to draw the mutual information of dimensions and factors; None: not.
 
   Returns:
@@ -51,6 +41,7 @@ def evaluate(
   Raises:
     InputError: if fewer than two factors can be scored.
   """
+  config, source = run.config, run.source
   size = min(IMAGES, source.num_examples("test"))
   few = subset(source, test=size, train=min(IMAGES, source.num_examples("train")))
   names = scored(config, few)
@@ -66,17 +57,13 @@ def evaluate(
   if values.min() < 0:
     raise InputError(f"{source.name} has test images without a value of some factor")
 
-  def layer(variables):
-    found = program.extract(config, variables, few, "test", mesh)
-    return found.layer("f", config.loss.transform)
-
-  f = layer(variables)
-  untrained = step_lib.build(lambda: step_lib.init_variables(config, few), mesh)
+  on_few = run.on(few)
+  f = on_few.layer("f", "test")
   order = np.random.default_rng([config.seed, 3]).permutation(size)
   table = {
     "f": f,
     "shuffled": f[order],
-    "untrained": layer(untrained),
+    "untrained": on_few.untrained().layer("f", "test"),
     "pca": principal(few, f.shape[1], config.seed),
   }
   if figure:
@@ -85,9 +72,7 @@ def evaluate(
     except OSError as error:  # the numbers are worth more
       logging.error("the figure cannot be written: %s", error)
   return {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       images=size,
       factors=list(names),

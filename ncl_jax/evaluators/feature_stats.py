@@ -6,12 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import checks, metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import meaning, program
+from ncl_jax.evaluators import meaning
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, FeatureSource
 from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = meaning.SHUFFLES
@@ -20,27 +22,125 @@ BUDGET = 0.1  # activity at which purity is compared beside `eval.activity`
 COARSE = 1e-2  # the released code's other threshold of sparsity
 
 
-def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> dict[str, Any]:
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """What the report shows of f."""
+  return (
+    *meaning.rows(source.num_examples("test")),
+    *_class_rows(config.eval.threshold, config.eval.activity),
+    *_health_rows(),
+  )
+
+
+def _class_rows(threshold: float, activity: float) -> tuple[Row, ...]:
+  row = functools.partial(Row, group="Interpretability", unit="%")
+  return (
+    row(
+      "sparsity",
+      "sparsity",
+      better="higher",
+      note=f"share of entries of f with |f| < {threshold:g}.",
+      where=("f", "sparsity"),
+      column="sparsity",
+    ),
+    row(
+      "consistency_abs",
+      "class consistency, |f| > threshold",
+      better="higher",
+      note="share of the most frequent class among the images that activate a "
+      "dimension, mean over active dimensions; for dense features this is chance by "
+      "construction.",
+      where=("f", "consistency_abs"),
+      column="cons.",
+    ),
+    row(
+      "consistency_abs_chance",
+      "the same with shuffled labels",
+      note="what few active images reach by luck.",
+      where=("f", "consistency_abs_chance"),
+      column="chance",
+    ),
+    row(
+      "consistency_positive",
+      "class consistency, f > 0",
+      better="higher",
+      note="as above, activated = positive.",
+      where=("f", "consistency_positive"),
+    ),
+    row(
+      "purity",
+      f"purity at matched {activity:.0%} activity",
+      better="higher",
+      note=f"share of the most frequent class among the {activity:.0%} of the images "
+      "with the largest value of a dimension: the same number for every arm. A "
+      "dimension that fewer images activate is filled up with others and looks impure.",
+      where=("f", "purity"),
+      chance=("f", "purity_chance"),
+      column="purity",
+    ),
+  )
+
+
+def _health_rows() -> tuple[Row, ...]:
+  row = functools.partial(Row, group="Health")
+  return (
+    row(
+      "live_dimensions",
+      "active dimensions",
+      better="higher",
+      note="dimensions that some test image activates.",
+      where=("f", "live_dimensions"),
+      column="live",
+    ),
+    row(
+      "activity",
+      "activity of an active dimension",
+      unit="%",
+      note="mean share of the test images that activate it.",
+      where=("f", "activity"),
+    ),
+    row("l0", "active dimensions of an image", note="mean number.", where=("f", "l0")),
+    row(
+      "zero_rows",
+      "all-zero images",
+      better="lower",
+      note="test images of which the transform leaves nothing.",
+      where=("f", "zero_rows"),
+    ),
+    row(
+      "orthogonality",
+      "mean correlation |C - I|",
+      better="lower",
+      note="of active dimensions of f, not centred.",
+      where=("f", "orthogonality"),
+      column="|C-I|",
+    ),
+    row(
+      "effective_rank",
+      "effective rank",
+      note="exponential of the entropy of the normalised singular values of f.",
+      where=("f", "effective_rank"),
+      column="rank",
+    ),
+  )
+
+
+@evaluator("feature_stats", rows=rows, labels=False)
+def evaluate(run: FeatureSource) -> dict[str, Any]:
   """The paper's feature properties, with what is needed to judge them.
 
   Args:
-    config: resolved settings; `eval.threshold` and `eval.activity` are used.
-    variables: {"params", "batch_stats"}.
-    source: data; without labels the class-based figures are left out.
-    mesh: for the forward passes.
+    run: `eval.threshold` and `eval.activity` are used; without labels the
+      class-based figures are left out.
 
   Returns:
     {"settings", "h": {...}, "f": {...}}; see `statistics`, and for "levels", where the
     source has further labels, `by_class`. With labels, f has what
     `meaning.statistics` gives too, at each level.
   """
-  test = program.extract(config, variables, source, "test", mesh)
+  config, source = run.config, run.source
+  test = run.extract("test")
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       threshold=config.eval.threshold,
       activity=config.eval.activity,
@@ -59,8 +159,8 @@ def evaluate(
     "seed": config.seed,
   }
   levels = source.split("test").levels
-  for layer in program.LAYERS:
-    f = test.layer(layer, config.loss.transform)
+  for layer in LAYERS:
+    f = run.layer(layer, "test")
     result[layer] = statistics(f, test.labels, source.num_classes, **settings)
     if levels:
       result[layer]["levels"] = {
@@ -68,8 +168,8 @@ def evaluate(
         for name, labels in levels.items()
       }
   if source.num_classes:
-    train = program.extract(config, variables, source, "train", mesh)
-    of_f = functools.partial(_meaning, config, train, test)
+    train = run.extract("train")
+    of_f = functools.partial(_meaning, run)
     result["f"] |= of_f(train.labels, test.labels, source.num_classes)
     for name, labels in levels.items():
       of_train = source.split("train").levels.get(name)
@@ -80,10 +180,10 @@ def evaluate(
   return result
 
 
-def _meaning(config, train, test, train_labels, labels, num_classes):
-  train_f, f = (x.layer("f", config.loss.transform) for x in (train, test))
+def _meaning(run, train_labels, labels, num_classes):
+  train_f, f = run.layer("f", "train"), run.layer("f", "test")
   return meaning.statistics(
-    train_f, train_labels, f, labels, num_classes, seed=config.seed
+    train_f, train_labels, f, labels, num_classes, seed=run.config.seed
   )
 
 

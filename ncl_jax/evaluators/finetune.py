@@ -1,24 +1,49 @@
 """Finetuning: all of the backbone and a classifier on h, from a checkpoint."""
 
+import dataclasses
+import functools
 import pathlib
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program, supervised
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators import supervised
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import Run
 
 EPOCHS = 30  # of the paper's recipe
 
 
+def rows(config: ConfigDict, source: Source, per_cent: int = 100) -> tuple[Row, ...]:
+  """The accuracy with a share of the labels, in per cent."""
+  del config
+  few = rows_lib.few(source.num_examples("test"))
+  part = per_cent < 100
+  return (
+    Row(
+      f"finetune_{per_cent}_h" if part else "finetune_h",
+      f"finetuned, {per_cent} % of the labels" if part else "finetuned",
+      "Accuracy",
+      "%",
+      "higher",
+      f"drawn by class, the same for every arm of a seed; {few}"
+      if part
+      else f"all labels; {few}",
+      where=("h", "accuracy"),
+      chance=rows_lib.LARGEST_CLASS,
+      column={100: "finetune", 1: "fine 1 %"}.get(per_cent, ""),
+    ),
+  )
+
+
+@evaluator("finetune", rows=rows, images=True, network=True, trains=True)
 def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
+  run: Run,
   *,
   recipe: supervised_recipe.Recipe | None = None,
   label_fraction: float = 1.0,
@@ -27,10 +52,7 @@ def evaluate(
   """Top-1 accuracy on the test split after the last epoch of finetuning.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"} to start from; never changed.
-    source: labelled data.
-    mesh: batches are split over its devices.
+    run: with labelled data; its network is what to start from, and never changed.
     recipe: how; None for the paper's, by the backbone's stem, with this fraction:
     label_fraction: share of the training labels used, drawn by class.
     folder: where checkpoints are kept, so that a stopped one goes on; None: nowhere.
@@ -41,19 +63,13 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  needs.need_labels(source, "finetune")
-  needs.need_images(source, "finetune")
   recipe = recipe or supervised_recipe.for_stem(
-    config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
+    run.config.model.stem, epochs=EPOCHS, label_fraction=label_fraction
   )
-  trained = supervised.train(
-    recipe, config, variables, source, mesh, frozen=False, folder=folder
-  )
-  test = program.extract(config, trained.variables, source, "test", mesh)
+  trained = supervised.train(recipe, run, frozen=False, folder=folder)
+  test = dataclasses.replace(run, variables=trained.variables).extract("test")
   return {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       fitted_on="train, augmented by crop and flip",
       recipe=recipe.settings(),
@@ -65,3 +81,14 @@ def evaluate(
     ),
     "h": {"accuracy": supervised.accuracy(trained.heads["h"], test.h, test.labels)},
   }
+
+
+TEN_PER_CENT, ONE_PER_CENT = (
+  dataclasses.replace(
+    evaluate,
+    name=f"finetune_{per_cent}",
+    options={"label_fraction": per_cent / 100},
+    rows=functools.partial(rows, per_cent=per_cent),
+  )
+  for per_cent in (10, 1)
+)

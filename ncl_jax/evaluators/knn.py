@@ -3,27 +3,48 @@
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, FeatureSource
 
 KS = (1, 2, 5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5, 1.0)
 
 
-def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> dict[str, Any]:
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The accuracy on h and on f."""
+  note = (
+    f"weighted vote of {config.eval.knn_k} training images by cosine similarity; "
+    f"{rows_lib.few(source.num_examples('test'))}"
+  )
+  return tuple(
+    Row(
+      f"knn_{layer}",
+      f"nearest neighbours, {layer}",
+      "Accuracy",
+      "%",
+      "higher",
+      note,
+      where=(layer, "accuracy"),
+      chance=rows_lib.LARGEST_CLASS,
+      column=f"knn {layer}",
+      margin=rows_lib.MARGIN if layer == "h" else 0.0,
+    )
+    for layer in LAYERS
+  )
+
+
+@evaluator("knn", rows=rows)
+def evaluate(run: FeatureSource) -> dict[str, Any]:
   """Top-1 accuracy on the test split, on `h` and on `f`.
 
   Args:
-    config: resolved settings; `eval.knn_k` neighbours at `eval.knn_temperature`.
-    variables: {"params", "batch_stats"}.
-    source: labelled data.
-    mesh: for the forward passes.
+    run: with labelled data; `eval.knn_k` neighbours at `eval.knn_temperature`.
 
   Returns:
     {"settings", "h": {...}, "f": {...}}; accuracies in [0, 1]: "accuracy" at
@@ -34,14 +55,11 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  needs.need_labels(source, "knn")
-  train = program.extract(config, variables, source, "train", mesh)
-  test = program.extract(config, variables, source, "test", mesh)
+  config = run.config
+  train, test = run.extract("train"), run.extract("test")
   k = min(config.eval.knn_k, len(train.labels))
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       bank="train",
       k=k,
@@ -54,12 +72,12 @@ def evaluate(
   ks = sorted({k, *(k for k in KS if k <= len(train.labels))})
   temperatures = sorted({config.eval.knn_temperature, *TEMPERATURES})
   known = test.labels >= 0
-  for layer in program.LAYERS:
-    bank, f = (x.layer(layer, config.loss.transform) for x in (train, test))
+  for layer in LAYERS:
+    bank, f = run.layer(layer, "train"), run.layer(layer, "test")
 
     def grid(distance, temperatures, bank=bank, f=f):
       labels = metrics.knn_predict_grid(
-        bank, train.labels, f, source.num_classes, ks, temperatures, distance
+        bank, train.labels, f, run.source.num_classes, ks, temperatures, distance
       )
       hits = np.asarray(labels) == test.labels[None, None]
       return hits[..., known].mean(-1)

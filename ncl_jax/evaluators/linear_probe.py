@@ -7,41 +7,72 @@
 import dataclasses
 import functools
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import checks
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program, supervised
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import logistic_regression, supervised
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import ALL_LAYERS, LAYERS, FeatureSource, Run
 from ncl_jax.runtime import checkpoint
-from ncl_jax.training import step
 
 PROTOCOLS = ("lbfgs", "sgd")
 SGD_EPOCHS = 50  # of the paper's recipe
 
-# Of the mean loss, for features of unit root mean square.
-REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-HELD_OUT = 0.2
-MAX_ITERATIONS = 2000
-# Of the gradient along scaled principal axes: within some 1e-6 of the least loss.
-TOLERANCE = 1e-4
+
+def rows(
+  config: ConfigDict, source: Source, protocol: str = "lbfgs"
+) -> tuple[Row, ...]:
+  """The accuracy on h and on f by one of the protocols."""
+  del config
+  few = rows_lib.few(source.num_examples("test"))
+  key, label, note, column = {
+    "lbfgs": (
+      "probe",
+      "linear probe",
+      "logistic regression on the frozen features, penalty chosen on a held-out fifth "
+      f"of the training set; {few}",
+      "probe h, probe f",
+    ),
+    "sgd": (
+      "probe_sgd",
+      "linear probe by SGD",
+      "the paper's protocol: augmented images through the frozen network, recipe of "
+      f"the released code; {few}",
+      "sgd h",
+    ),
+  }[protocol]
+  short = column.split()[0]
+  return tuple(
+    Row(
+      f"{key}_{layer}",
+      f"{label}, {layer}",
+      "Accuracy",
+      "%",
+      "higher",
+      note,
+      where=(layer, "accuracy"),
+      chance=rows_lib.LARGEST_CLASS,
+      column=f"{short} {layer}" if f"{short} {layer}" in column else "",
+      margin=rows_lib.MARGIN if layer == "h" else 0.0,
+    )
+    for layer in LAYERS
+  )
 
 
+@evaluator("linear_probe", rows=rows)
 def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
+  run: FeatureSource,
   *,
   protocol: str = "lbfgs",
-  layers: tuple[str, ...] = program.LAYERS,
+  layers: tuple[str, ...] = LAYERS,
   recipe: supervised_recipe.Recipe | None = None,
   folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
@@ -51,86 +82,88 @@ def evaluate(
   training split; the probe is then fitted to all of it.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: labelled data.
-    mesh: for the forward passes.
+    run: with labelled data; for `sgd` a `Run`.
     protocol: "lbfgs" or "sgd".
     layers: of h, hidden, z, f.
     recipe: of `sgd`; None for the paper's, by the backbone's stem.
     folder: where `sgd` keeps checkpoints, so that it can go on; None for nowhere.
 
   Returns:
-    {"settings", "h": {"accuracy", ...}, ...}; with `sgd` the settings hold a hash of
-    the network's parameters and statistics before and after.
+    {"settings", "h": {"accuracy", ...}, ...}; see `logistic_regression.probe` for
+    `lbfgs`. With `sgd` the settings hold a hash of the network's parameters and
+    statistics before and after.
 
   Raises:
     InputError: if the data have no labels, or an argument is not one of those allowed.
   """
-  needs.need_labels(source, "linear_probe")
   checks.choice("protocol", protocol, PROTOCOLS)
   for layer in layers:
-    checks.choice("layer", layer, program.ALL_LAYERS)
+    checks.choice("layer", layer, ALL_LAYERS)
   if protocol == "sgd":
-    needs.need_images(source, "linear_probe by sgd")
-    recipe = recipe or supervised_recipe.for_stem(config.model.stem, epochs=SGD_EPOCHS)
-    return _by_sgd(recipe, config, variables, source, mesh, layers, folder)
-  train = program.extract(config, variables, source, "train", mesh)
-  test = program.extract(config, variables, source, "test", mesh)
+    assert isinstance(run, Run)  # as the declaration of `SGD` says
+    if run.source.texts:
+      raise InputError(f"{run.source.name} holds texts and sgd changes images")
+    stem = run.config.model.stem
+    recipe = recipe or supervised_recipe.for_stem(stem, epochs=SGD_EPOCHS)
+    return _by_sgd(recipe, run, layers, folder)
+  train, test = run.extract("train"), run.extract("test")
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       fitted_on="train",
       protocol="lbfgs",
-      regularizations=list(REGULARIZATIONS),
-      held_out=HELD_OUT,
-      max_iterations=MAX_ITERATIONS,
-      tolerance=TOLERANCE,
+      regularizations=list(logistic_regression.REGULARIZATIONS),
+      held_out=logistic_regression.HELD_OUT,
+      max_iterations=logistic_regression.MAX_ITERATIONS,
+      tolerance=logistic_regression.TOLERANCE,
       images=len(test.labels),
     )
   }
   for layer in layers:
-    result[layer] = probe(
-      train.layer(layer, config.loss.transform),
+    result[layer] = logistic_regression.probe(
+      run.layer(layer, "train"),
       train.labels,
-      test.layer(layer, config.loss.transform),
+      run.layer(layer, "test"),
       test.labels,
-      num_classes=source.num_classes,
-      seed=config.seed,
+      num_classes=run.source.num_classes,
+      seed=run.config.seed,
     )
   return result
 
 
+SGD = dataclasses.replace(
+  evaluate,
+  name="linear_probe_sgd",
+  rows=functools.partial(rows, protocol="sgd"),
+  images=True,
+  network=True,
+  trains=True,
+  options={"protocol": "sgd"},
+)
+
+
 def _by_sgd(
   recipe: supervised_recipe.Recipe,
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
+  run: Run,
   layers: tuple[str, ...],
   folder: pathlib.Path | None,
 ) -> dict[str, Any]:
   network = {
-    "params": {k: v for k, v in variables["params"].items() if k != "probe"},
-    "batch_stats": variables["batch_stats"],
+    "params": {k: v for k, v in run.variables["params"].items() if k != "probe"},
+    "batch_stats": run.variables["batch_stats"],
   }
   before = checkpoint.digest(network)
-  trained = supervised.train(
-    recipe, config, variables, source, mesh, layers=layers, frozen=True, folder=folder
-  )
+  trained = supervised.train(recipe, run, layers=layers, frozen=True, folder=folder)
   # Of what the test features below are made with.
   after = checkpoint.digest(trained.variables)
   if after != before:
     raise RuntimeError(
       f"the probe changed the network: its hash was {before}, is {after}"
     )
-  test = program.extract(config, trained.variables, source, "test", mesh)
+  seen = dataclasses.replace(run, variables=trained.variables)
+  test = seen.extract("test")
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       fitted_on="train, augmented by crop and flip",
       protocol="sgd",
@@ -145,246 +178,7 @@ def _by_sgd(
     )
   }
   for layer in layers:
-    x = test.layer(layer, config.loss.transform)
+    x = seen.layer(layer, "test")
     accuracy = supervised.accuracy(trained.heads[layer], x, test.labels)
     result[layer] = {"accuracy": accuracy}
   return result
-
-
-def probe(
-  train_x: np.ndarray,
-  train_labels: np.ndarray,
-  test_x: np.ndarray,
-  test_labels: np.ndarray,
-  *,
-  num_classes: int,
-  seed: int = 0,
-) -> dict[str, Any]:
-  """Chooses the penalty, fits, scores.
-
-  Args:
-    train_x: [N, F] features.
-    train_labels: [N] in [0, K); -1 is left out.
-    test_x: [M, F].
-    test_labels: [M]; -1 is left out.
-    num_classes: K.
-    seed: of the held-out part.
-
-  Returns:
-    accuracy and train_accuracy in [0, 1], the chosen regularization, its accuracy on
-    the held-out part, iterations of the last fit, and whether all fits converged.
-  """
-  classifier = choose(train_x, train_labels, num_classes=num_classes, seed=seed)
-  return {
-    "accuracy": supervised.accuracy(classifier.head, test_x, test_labels),
-    "train_accuracy": supervised.accuracy(classifier.head, train_x, train_labels),
-    "regularization": classifier.regularization,
-    "held_out_accuracy": classifier.held_out_accuracy,
-    "iterations": classifier.iterations,
-    "converged": classifier.converged,
-  }
-
-
-@dataclasses.dataclass(frozen=True)
-class Classifier:
-  """A fitted probe.
-
-  Attributes:
-    head: {"kernel" [F, K], "bias" [K]}, for features as they are.
-    regularization: the penalty that was chosen.
-    held_out_accuracy: that it was chosen for, in [0, 1].
-    iterations: of the last fit.
-    converged: whether this and all held-out fits reached their optimum.
-  """
-
-  head: dict[str, jax.Array]
-  regularization: float
-  held_out_accuracy: float
-  iterations: int
-  converged: bool
-
-
-def choose(
-  train_x: np.ndarray, train_labels: np.ndarray, *, num_classes: int, seed: int = 0
-) -> Classifier:
-  """Fits a probe with the penalty that does best on a held-out fifth, then on all.
-
-  Args:
-    train_x: [N, F] features.
-    train_labels: [N] in [0, K); -1 is left out.
-    num_classes: K.
-    seed: of the held-out part.
-
-  Returns:
-    The classifier.
-  """
-  checks.finite("train_x", train_x)
-  # One common scale: the penalties mean the same for every layer, zeros stay zero.
-  scale = float(np.sqrt(np.mean(np.square(train_x, dtype=np.float64)))) or 1.0
-  x = jnp.asarray(train_x / scale)
-  known = train_labels >= 0
-  held = np.random.default_rng([seed, 0]).random(len(known)) < HELD_OUT
-  # Masks, not subsets: all fits share one compiled program.
-  fitting = jnp.asarray(known & ~held, x.dtype)
-  targets = jnp.asarray(np.where(known, train_labels, 0))
-  along = principal(x, fitting)
-  start = None
-  fits, scores = {}, []
-  # From strong to weak, each start from the last solution.
-  for strength in sorted(REGULARIZATIONS, reverse=True):
-    fits[strength] = fit(x, targets, fitting, strength, num_classes, start, along)
-    start = fits[strength].head
-    scores.append((supervised.accuracy(start, x, train_labels, held), strength))
-  # Of equal ones the stronger penalty: the simpler probe.
-  best, strength = max(scores)
-  everything = jnp.asarray(known, x.dtype)
-  start = fits[strength].head
-  last = fit(x, targets, everything, strength, num_classes, start, along)
-  head = {"kernel": last.head["kernel"] / scale, "bias": last.head["bias"]}
-  converged = all(bool(found.converged) for found in (*fits.values(), last))
-  return Classifier(head, strength, best, int(last.iterations), converged)
-
-
-class Fit(NamedTuple):
-  """What `fit` found.
-
-  Attributes:
-    head: {"kernel" [F, K], "bias" [K]}.
-    iterations: of L-BFGS.
-    converged: whether the gradient became small enough; False at `MAX_ITERATIONS`.
-  """
-
-  head: dict[str, jax.Array]
-  iterations: jax.Array
-  converged: jax.Array
-
-
-class Principal(NamedTuple):
-  """Features along their principal axes, in which the problem is well conditioned.
-
-  Attributes:
-    rows: [F, N] centred features along the axes.
-    mean: [F] of the features.
-    axes: [F, F] orthogonal, an axis a column.
-    variance: [F] along each axis.
-  """
-
-  rows: jax.Array
-  mean: jax.Array
-  axes: jax.Array
-  variance: jax.Array
-
-
-@jax.jit
-def principal(x: jax.Array, weights: jax.Array) -> Principal:
-  """Principal axes of weighted rows, for any number of fits to them.
-
-  Args:
-    x: [N, F] features.
-    weights: [N] of the rows.
-  """
-  weights = weights / weights.sum()
-  with jax.default_matmul_precision("float32"):
-    mean = weights @ x
-    centred = x - mean[None]
-    covariance = (centred * weights[:, None]).T @ centred
-    variance, axes = jnp.linalg.eigh(covariance)
-    return Principal((centred @ axes).T, mean, axes, jnp.maximum(variance, 0))
-
-
-def fit(
-  x: jax.Array,
-  labels: jax.Array,
-  weights: jax.Array,
-  regularization: float,
-  num_classes: int,
-  start: dict[str, jax.Array] | None = None,
-  along: Principal | None = None,
-) -> Fit:
-  """Minimises `sum_i w_i CE(x_i W + b, y_i) / sum_i w_i + l2/2 |W|^2` by L-BFGS.
-
-  L-BFGS works along the principal axes, each divided by the root of its curvature at
-  the start, and the result is turned back: the problem stays the same and needs fewer
-  iterations.
-
-  Args:
-    x: [N, F] features.
-    labels: [N] in [0, K).
-    weights: [N] weight of each row, 0 leaves it out.
-    regularization: l2, above 0; the bias is not penalised.
-    num_classes: K.
-    start: parameters to start from; zeros if None.
-    along: `principal` of these features, whatever its weights; computed if None.
-
-  Returns:
-    The optimum, and whether it was reached.
-
-  Reference: Liu and Nocedal 1989, "On the limited memory BFGS method".
-  """
-  if start is None:
-    start = {
-      "kernel": jnp.zeros((x.shape[1], num_classes), x.dtype),
-      "bias": jnp.zeros(num_classes, x.dtype),
-    }
-  if along is None:
-    along = principal(x, weights)
-  strength = jnp.asarray(regularization, x.dtype)
-  found = _compiled_fit()(along, labels, weights, strength, start, MAX_ITERATIONS)
-  return Fit(*found)
-
-
-@functools.cache
-def _compiled_fit():
-  # The line search makes a large program of little work beside its matrix products,
-  # which are as fast at any level.
-  return jax.jit(_fit, compiler_options=step.cpu_effort(0))
-
-
-def _fit(along, labels, weights, regularization, start, most):
-  weights = weights / weights.sum()
-  rows, mean, axes, variance = along
-  classes = start["bias"].shape[0]
-  # Of equal scores, p (1 - p) is the same for every row.
-  curvature = (classes - 1) / classes**2
-  scale = jax.lax.rsqrt(curvature * variance + regularization)[:, None]
-  # A CPU multiplies a wide matrix by a few rows three to four times as fast as a tall
-  # one by a few columns; without the barrier XLA would multiply by the tall one again.
-  wide = jax.lax.optimization_barrier(rows)
-
-  def objective(params):
-    kernel = scale * params["kernel"]
-    with jax.default_matmul_precision("float32"):
-      logits = kernel.T @ wide + params["bias"][:, None]
-    ce = optax.softmax_cross_entropy_with_integer_labels(logits, labels, axis=0)
-    # The axes are orthogonal: the kernel's length is the same along them.
-    return weights @ ce + 0.5 * regularization * jnp.sum(kernel**2)
-
-  solver = optax.lbfgs()
-  value_and_grad = optax.value_and_grad_from_state(objective)
-
-  def size(state):
-    return optax.tree.norm(optax.tree.get(state, "grad"))
-
-  def more(carry):
-    _, state, iteration = carry
-    return (iteration == 0) | ((iteration < most) & (size(state) > TOLERANCE))
-
-  def iterate(carry):
-    params, state, iteration = carry
-    value, grad = value_and_grad(params, state=state)
-    updates, state = solver.update(
-      grad, state, params, value=value, grad=grad, value_fn=objective
-    )
-    return optax.apply_updates(params, updates), state, iteration + 1
-
-  with jax.default_matmul_precision("float32"):
-    turned = {
-      "kernel": axes.T @ start["kernel"] / scale,
-      "bias": start["bias"] + mean @ start["kernel"],
-    }
-    params, state, iterations = jax.lax.while_loop(
-      more, iterate, (turned, solver.init(turned), jnp.zeros((), jnp.int32))
-    )
-    kernel = axes @ (scale * params["kernel"])
-    head = {"kernel": kernel, "bias": params["bias"] - mean @ kernel}
-  return head, iterations, size(state) <= TOLERANCE

@@ -6,12 +6,61 @@ import jax
 import numpy as np
 
 from ncl_jax import checks, metrics, numerics
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.rows import Row
 from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = 10
 ROTATIONS = 10
 BUDGET = 0.01  # share of the images in the energy-weighted purity
 TRAINING_ROWS = 50_000  # that name the dimensions, at most
+
+
+def rows(images: int) -> tuple[Row, ...]:
+  """The rows that lead the report.
+
+  Args:
+    images: number of test images.
+  """
+  row = functools.partial(
+    Row, group="Interpretability", unit="%", better="higher", lead=True
+  )
+  return (
+    row(
+      "naming",
+      "class named by the strongest dimension",
+      note="a dimension is named after the class with the most activation in training; "
+      "an image gets the name of its largest f, each dimension divided by its standard "
+      f"deviation. Chance: shuffled training labels; {rows_lib.few(images)}",
+      where=("f", "naming"),
+      chance=("f", "naming_chance"),
+      column="naming",
+    ),
+    row(
+      "axis_gain",
+      "the same, gain over rotated axes",
+      note=f"minus the mean over {ROTATIONS} random rotations of f, which keep "
+      "distances and probes: what the choice of axes adds.",
+      where=("f", "axis_gain"),
+      column="gain",
+    ),
+    row(
+      "ewp",
+      "energy-weighted purity",
+      note="share of the most frequent class among the images with the largest value "
+      f"of a dimension ({BUDGET:.0%}, at most half of the smallest class), "
+      "dimensions weighted by their mean square. Chance: shuffled labels.",
+      where=("f", "ewp"),
+      chance=("f", "ewp_chance"),
+      column="EWP",
+    ),
+    row(
+      "ewp_gain",
+      "the same, gain over rotated axes",
+      note=f"minus the mean over {ROTATIONS} random rotations of f.",
+      where=("f", "ewp_gain"),
+    ),
+  )
 
 
 def statistics(

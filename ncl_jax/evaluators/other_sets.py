@@ -38,25 +38,19 @@ def shifted(spec: str, config: ConfigDict, source: Source) -> Source:
   return data_lib.matched(other, source.class_names)
 
 
-def fingerprint(program: str, config: ConfigDict, source: Source) -> dict[str, str]:
-  """What a program reads: its part of a cache's key.
+def transfer_digest(config: ConfigDict, source: Source) -> dict[str, str]:
+  """`eval.transfer` -> digest of its data; {} if there is none."""
+  del source
+  spec = config.eval.transfer
+  return {spec: fingerprints.data(transfer(spec, config))} if spec else {}
 
-  Args:
-    program: key of `evaluators.PROGRAMS`.
-    config: of the run, or of the comparison where that decides on other sets.
-    source: the run's data.
 
-  Returns:
-    Set -> digest; "" is the run's own.
-  """
-  found = {"": fingerprints.data(source)}
-  if program == "selection" and config.eval.transfer:
-    other = transfer(config.eval.transfer, config)
-    found[config.eval.transfer] = fingerprints.data(other)
-  if program == "robustness":
-    for spec in config.eval.ood:
-      found[spec] = fingerprints.data(shifted(spec, config, source), "test")
-  return found
+def shifted_digests(config: ConfigDict, source: Source) -> dict[str, str]:
+  """Each set of `eval.ood` -> digest of its test images."""
+  return {
+    spec: fingerprints.data(shifted(spec, config, source), "test")
+    for spec in config.eval.ood
+  }
 
 
 # A comparison asks for the same ones for every arm.

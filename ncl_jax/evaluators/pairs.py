@@ -1,32 +1,135 @@
 """Two towers, or two images of a thing: do they find each other, and by what?"""
 
-import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import config as config_lib
-from ncl_jax import features, metrics
+from ncl_jax import metrics
 from ncl_jax.data import texts as texts_lib
-from ncl_jax.data.source import Source, Split
-from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, program
-from ncl_jax.models import byte_tokenizer
+from ncl_jax.data.source import Source
+from ncl_jax.evaluators import feature_stats
+from ncl_jax.evaluators.embedding import embed_images, embed_texts
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import FeatureSource, Run
 
 KS = (1, 5, 10)
 TOP = 8  # words and images kept of a dimension
 LINES, SHOWN = 20, 4  # dimensions in the printed text, words and images of each
 
 
-def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> dict[str, Any]:
+# Of each side: key of `feature_stats.statistics`, label, unit, better, note.
+SIDE = (
+  ("sparsity", "sparsity", "%", "higher", "share of zeros in f"),
+  (
+    "consistency_abs",
+    "class consistency",
+    "%",
+    "higher",
+    "mean over active dimensions; chance: with shuffled labels",
+  ),
+  (
+    "purity",
+    "purity at matched activity",
+    "%",
+    "higher",
+    "the same number in each arm",
+  ),
+  ("live_dimensions", "active dimensions", "", "higher", "that something activates"),
+  ("orthogonality", "mean correlation |C - I|", "", "lower", "of active dimensions"),
+)
+
+
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """Recall both ways, classes by their names, and of each side its dimensions."""
+  one, other = sides(config, source)
+  found = _recall_rows(one, other, source.num_examples("test"))
+  if other != "partner":
+    for level in ("classes", *source.level_names):
+      found += _zero_shot_rows(level)
+  for key, label, unit, better, note in SIDE:
+    for side in (one, other):
+      # Each side apart: the other tower is no copy of the first.
+      found.append(
+        Row(
+          f"pairs:{side}:{key}",
+          f"{label}, {side}",
+          "Towers",
+          unit,
+          better,
+          f"of the test set's {side}s: {note}.",
+          where=(side, key),
+          chance=(side, f"{key}_chance")
+          if key in ("consistency_abs", "purity")
+          else (),
+          column={
+            f"{other}:sparsity": f"spars. {other}",
+            f"{other}:consistency_abs": f"cons. {other}",
+          }.get(f"{side}:{key}", ""),
+        )
+      )
+  found.append(
+    Row(
+      "pairs:both:live_dimensions",
+      "live for both",
+      "Towers",
+      "",
+      "higher",
+      f"dimensions that some {one} and some {other} activates.",
+      where=("both", "live_dimensions"),
+    )
+  )
+  return tuple(found)
+
+
+def _recall_rows(one: str, other: str, count: int) -> list[Row]:
+  same = "" if other == "partner" else " Those of one caption count as each other's."
+  return [
+    Row(
+      f"pairs:recall:{a}_to_{b}@{k}",
+      f"recall@{k}, {a} to {b}",
+      "Pairs",
+      "%",
+      "higher",
+      f"share of {count} test pairs whose other half is among the k nearest.{same}",
+      where=("recall", f"{a}_to_{b}@{k}"),
+      chance=("chance", f"{a}_to_{b}@{k}"),
+      column=f"to {b} @{k}" if k == KS[-1] else "",
+    )
+    for a, b in ((one, other), (other, one))
+    for k in KS
+  ]
+
+
+def _zero_shot_rows(level: str) -> list[Row]:
+  what = "zero-shot" if level == "classes" else f"zero-shot, {level}"
+  row = functools.partial(Row, group="Pairs", unit="%", better="higher")
+  return [
+    row(
+      f"pairs:zero_shot:{level}",
+      what,
+      note="the class whose name's features are nearest; chance: the largest class.",
+      where=("zero_shot", level),
+      chance=("zero_shot", f"{level}_largest"),
+      column="zero-shot" if level == "classes" else "",
+    ),
+    row(
+      f"pairs:zero_shot:{level}_mean",
+      f"{what}, mean over classes",
+      note="each class counts the same; chance: one of the classes.",
+      where=("zero_shot", f"{level}_mean"),
+      chance=("zero_shot", f"{level}_chance"),
+    ),
+  ]
+
+
+@evaluator("pairs", rows=rows, labels=False, pairs=True)
+def evaluate(run: FeatureSource) -> dict[str, Any]:
   """Retrieval both ways, classes by their names, and what activates a dimension.
 
   Of a run with captions the sides are "image" and "text", or "text" and "caption" where
@@ -34,10 +137,7 @@ def evaluate(
   names and words. All on f, test split.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: data with captions or partners.
-    mesh: for the forward passes.
+    run: its data have captions or partners.
 
   Returns:
     {"settings", "recall", "chance", "zero_shot", the two sides, "both", "dimensions"}:
@@ -52,33 +152,21 @@ def evaluate(
   Raises:
     InputError: if the data have no pairs.
   """
+  config, source = run.config, run.source
   test = source.split("test")
-  image = program.extract(config, variables, source, "test", mesh)
-  f = image.layer("f", config.loss.transform)
+  f = run.layer("f", "test")
   one, other = sides(config, source)
   if config.loss.name == "clip":
-    g = embed_texts(config, variables, _captions(source))
+    assert isinstance(run, Run)  # two towers are a network
+    g = embed_texts(run, _captions(source))
     groups = np.unique(_captions(source), return_inverse=True)[1]
-  elif test.partners is not None:
-    partners = test.partners(np.arange(len(test)), np.random.default_rng(0))
-    g = embed_images(config, variables, source, partners, mesh)
-    groups = np.arange(len(f))
   else:
-    raise InputError(
-      f"{source.name} has no partners and loss.name is {config.loss.name}: pairs are "
-      "captions with loss.name=clip, or partners"
-    )
-  recall: dict[str, float] = {}
-  for name, x, y in ((f"{one}_to_{other}", f, g), (f"{other}_to_{one}", g, f)):
-    recall |= {
-      f"{name}@{k}": value for k, value in metrics.pair_recall(x, y, groups, KS).items()
-    }
-  nothing = np.zeros((len(f), 1), np.float32)
-  chance = metrics.pair_recall(nothing, nothing, groups, KS)
+    assert test.partners is not None  # as `registry.lacks` has seen
+    partners = test.partners(np.arange(len(test)), np.random.default_rng(0))
+    g = embed_images(run, partners)
+    groups = np.arange(len(f))
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       layer="f",
       pairs=len(f),
@@ -86,15 +174,12 @@ def evaluate(
       activity=config.eval.activity,
       ties="mean over all orders",
     ),
-    "recall": recall,
-    "chance": {
-      f"{a}_to_{b}@{k}": value
-      for a, b in ((one, other), (other, one))
-      for k, value in chance.items()
-    },
+    "recall": _recall(f, g, groups, (one, other)),
   }
-  if other != "partner":
-    result["zero_shot"] = _zero_shot(config, variables, source, f)
+  nothing = np.zeros((len(f), 1), np.float32)
+  result["chance"] = _recall(nothing, nothing, groups, (one, other))
+  if isinstance(run, Run) and other != "partner":
+    result["zero_shot"] = _zero_shot(run, f)
   for name, rows in ((one, f), (other, g)):
     result[name] = feature_stats.statistics(
       rows,
@@ -110,10 +195,22 @@ def evaluate(
   result["both"] = {"live_dimensions": int(live.sum())}
   words = words_of(_captions(source))
   by_word = None
-  if other != "partner" and words:
-    by_word = embed_texts(config, variables, words)
+  if isinstance(run, Run) and other != "partner" and words:
+    by_word = embed_texts(run, words)
   result["dimensions"] = _dimensions(config, f, by_word, words, source)
   return result
+
+
+def _recall(
+  f: np.ndarray, g: np.ndarray, groups: np.ndarray, names: tuple[str, str]
+) -> dict[str, float]:
+  """Recall from f to g and back: "ONE_to_OTHER@K" -> share."""
+  one, other = names
+  return {
+    f"{a}_to_{b}@{k}": found
+    for a, b, x, y in ((one, other, f, g), (other, one, g, f))
+    for k, found in metrics.pair_recall(x, y, groups, KS).items()
+  }
 
 
 def sides(config: ConfigDict, source: Source) -> tuple[str, str]:
@@ -121,60 +218,6 @@ def sides(config: ConfigDict, source: Source) -> tuple[str, str]:
   if config.loss.name == "clip":
     return ("text", "caption") if source.texts else ("image", "text")
   return "image", "partner"
-
-
-def embed_texts(
-  config: ConfigDict, variables: Any, texts: Sequence[str] | np.ndarray
-) -> np.ndarray:
-  """Features f of texts by the text tower, in evaluation mode.
-
-  Args:
-    config: resolved settings, `loss.name` "clip".
-    variables: {"params", "batch_stats"}.
-    texts: N of them, at least one.
-
-  Returns:
-    [N, D] float32.
-
-  Raises:
-    FloatingPointError: if a feature is NaN or infinite.
-  """
-  tokens = byte_tokenizer.encode(texts, config.text.length)
-  size, parts = config.eval.batch_size, []
-  for start in range(0, len(tokens), size):
-    rows = tokens[start : start + size]
-    padded = np.pad(rows, ((0, size - len(rows)), (0, 0)))
-    z = _embed_texts(config_lib.model(config), variables, padded)
-    f = features.embed(z, config.loss.transform)
-    parts.append(np.asarray(f)[: len(rows)])
-  found = np.concatenate(parts)
-  if bad := np.count_nonzero(~np.isfinite(found).all(1)):
-    raise FloatingPointError(
-      f"the features f of {bad} of {len(found)} texts hold NaN or infinity: nothing is "
-      "measured. Use an earlier checkpoint, or train again with a lower learning rate"
-    )
-  return found
-
-
-def embed_images(
-  config: ConfigDict, variables: Any, source: Source, images: np.ndarray, mesh: Mesh
-) -> np.ndarray:
-  """Features f of other images than the source's, such as partners.
-
-  Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: whose network it is.
-    images: uint8 [N, H, W, C].
-    mesh: for the forward passes.
-
-  Returns:
-    [N, D] float32.
-  """
-  split = Split(images, np.full(len(images), -1, np.int32))
-  swapped = dataclasses.replace(source, splits=source.splits | {"test": split})
-  seen = program.extract(config, variables, swapped, "test", mesh)
-  return seen.layer("f", config.loss.transform)
 
 
 def words_of(captions: Iterable[str]) -> list[str]:
@@ -188,14 +231,9 @@ def words_of(captions: Iterable[str]) -> list[str]:
   )
 
 
-@jax.jit(static_argnums=0)
-def _embed_texts(model, variables, tokens):
-  with jax.default_matmul_precision("float32"):
-    return model.apply(variables, tokens, method="embed_text")[2]
-
-
-def _zero_shot(config, variables, source, f):
+def _zero_shot(run, f):
   """Accuracy at each level whose classes have names."""
+  source = run.source
   test = source.split("test")
   found = {}
   levels = {"": (test.labels, source.class_names)} | {
@@ -205,7 +243,7 @@ def _zero_shot(config, variables, source, f):
     # Names that are numbers are labels without names.
     if not (labels >= 0).any() or all(name.isdecimal() for name in names):
       continue
-    classes = embed_texts(config, variables, names)
+    classes = embed_texts(run, names)
     key = name or "classes"
     known = labels[labels >= 0]
     found[key] = metrics.zero_shot(f, classes, labels)

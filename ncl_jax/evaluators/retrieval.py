@@ -3,26 +3,45 @@
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, FeatureSource
 
 
-def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> dict[str, Any]:
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The precision on h and on f."""
+  del source
+  return tuple(
+    Row(
+      f"retrieval_{layer}",
+      f"retrieval precision, {layer}",
+      "Accuracy",
+      "%",
+      "higher",
+      f"share of the {config.eval.retrieval_k} nearest test images that share the "
+      "query's class.",
+      where=(layer, "precision"),
+      chance=rows_lib.SAME_CLASS,
+      column=f"P@k {layer}",
+      margin=rows_lib.MARGIN if layer == "h" else 0.0,
+    )
+    for layer in LAYERS
+  )
+
+
+@evaluator("retrieval", rows=rows)
+def evaluate(run: FeatureSource) -> dict[str, Any]:
   """Mean precision and average precision among the nearest, on `h` and on `f`.
 
   The released code calls the first "mAP"; it is precision at 10.
 
   Args:
-    config: resolved settings; the `eval.retrieval_k` nearest count.
-    variables: {"params", "batch_stats"}.
-    source: labelled data.
-    mesh: for the forward passes.
+    run: with labelled data; the `eval.retrieval_k` nearest count.
 
   Returns:
     {"settings", "h": {...}, "f": {...}}: precision (P@k) and average_precision (mAP@k)
@@ -32,15 +51,12 @@ def evaluate(
   Raises:
     InputError: if the data have no labels.
   """
-  needs.need_labels(source, "retrieval")
-  test = program.extract(config, variables, source, "test", mesh)
-  train = program.extract(config, variables, source, "train", mesh)
+  config = run.config
+  test, train = run.extract("test"), run.extract("train")
   k = min(config.eval.retrieval_k, len(test.labels) - 1)
   k_train = min(config.eval.retrieval_k, len(train.labels))
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       gallery="test, without the query; train where named so",
       k=k,
@@ -50,8 +66,8 @@ def evaluate(
       images=len(test.labels),
     )
   }
-  for layer in program.LAYERS:
-    f, gallery = (x.layer(layer, config.loss.transform) for x in (test, train))
+  for layer in LAYERS:
+    f, gallery = run.layer(layer, "test"), run.layer(layer, "train")
     result[layer] = {}
     for name, figures in (
       ("", metrics.retrieval(f, test.labels, k)),

@@ -5,13 +5,16 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax.data import corruptions
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, needs, other_sets, program, supervised
+from ncl_jax.evaluators import logistic_regression, other_sets, supervised
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, FeatureSource
 from ncl_jax.runtime import jsonl
 
 LABEL_NOISE = (0.2, 0.4, 0.6, 0.8)
@@ -20,13 +23,50 @@ DRAWS = 5  # of the few images
 FEW_REGULARIZATION = 1e-2  # few images leave none to choose it on
 
 
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The probe's accuracy on other sets and on corrupted images."""
+  del source
+  return (
+    *(
+      Row(
+        f"ood:{spec}",
+        f"linear probe, h, on {spec}",
+        "Accuracy",
+        "%",
+        "higher",
+        "the probe fitted to our training images, on the classes of the same names.",
+        where=("h", "ood", spec, "accuracy"),
+      )
+      for spec in config.eval.ood
+    ),
+    *(
+      Row(
+        f"corrupted_{layer}",
+        f"linear probe on corrupted images, {layer}",
+        "Accuracy",
+        "%",
+        "higher",
+        "the probe fitted to clean images, mean over 13 kinds of corruption (12 for "
+        "grey images) and five severities.",
+        where=(layer, "corrupted"),
+        chance=rows_lib.LARGEST_CLASS,
+        column=f"corr. {layer}",
+      )
+      for layer in LAYERS
+    ),
+  )
+
+
+def asked(config: ConfigDict) -> dict[str, Any]:
+  """What a comparison asks for."""
+  return {"ood": tuple(config.eval.ood)}
+
+
+@evaluator(
+  "robustness", rows=rows, images=True, asked=asked, reads=other_sets.shifted_digests
+)
 def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
-  *,
-  ood: tuple[str, ...] | None = None,
+  run: FeatureSource, *, ood: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
   """Accuracy of the `lbfgs` probe, on `h` and on `f`, where something is wrong.
 
@@ -36,10 +76,7 @@ def evaluate(
   class, and to a few images of each class.
 
   Args:
-    config: resolved settings.
-    variables: {"params", "batch_stats"}.
-    source: labelled data.
-    mesh: for the forward passes.
+    run: with labelled data.
     ood: other sets, as `data.load` takes them; None for `eval.ood`.
 
   Returns:
@@ -51,71 +88,53 @@ def evaluate(
   Raises:
     InputError: if the data have no labels, or another set no class of ours.
   """
-  needs.need_labels(source, "robustness")
-  needs.need_images(source, "robustness")
+  config, source = run.config, run.source
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   ood = tuple(config.eval.ood) if ood is None else ood
+  # Loaded first: a set that cannot be used stops it before anything is fitted.
   others = {spec: other_sets.shifted(spec, config, source) for spec in ood}
-  train = program.extract(config, variables, source, "train", mesh)
-  test = program.extract(config, variables, source, "test", mesh)
-  kinds = corruptions.names(source.image_shape[-1])
-  result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
-      split="test",
-      fitted_on="train",
-      protocol="lbfgs",
-      corruptions=list(kinds),
-      severities=list(corruptions.SEVERITIES),
-      strengths=_strengths(config, source),
-      label_noise=list(LABEL_NOISE),
-      shots=list(SHOTS),
-      few_shot_draws=DRAWS,
-      few_shot_regularization=FEW_REGULARIZATION,
-      images=len(test.labels),
-    )
-  }
-  heads = {}
-  for layer in program.LAYERS:
-    x = train.layer(layer, config.loss.transform)
-    clean_x = test.layer(layer, config.loss.transform)
-    heads[layer] = _head(x, train.labels, source, config)
+  heads = {layer: _head(run, layer, run.extract("train").labels) for layer in LAYERS}
+  result: dict[str, Any] = {"settings": _settings(run)}
+  for layer, head in heads.items():
     result[layer] = {
-      "clean": supervised.accuracy(heads[layer], clean_x, test.labels),
+      "clean": _accuracy(run, layer, head),
       "corrupted": np.nan,
-      "corruptions": {kind: [] for kind in kinds},
-      "label_noise": {
-        f"{share:g}": supervised.accuracy(
-          _head(
-            x,
-            mislabelled(train.labels, share, source.num_classes, config.seed),
-            source,
-            config,
-          ),
-          clean_x,
-          test.labels,
-        )
-        for share in LABEL_NOISE
-      },
-      "few_shot": {
-        str(shots): _few_shot(x, train.labels, clean_x, test.labels, shots, config)
-        for shots in SHOTS
-      },
+      "corruptions": {},
+      "label_noise": _label_noise(run, layer),
+      "few_shot": {str(shots): _few_shot(run, layer, shots) for shots in SHOTS},
       "ood": {},
     }
-  _measure_corruptions(result, heads, config, variables, source, mesh, kinds)
+  for layer, found in _corrupted(run, heads).items():
+    result[layer]["corruptions"] = found
+    result[layer]["corrupted"] = float(np.mean(list(found.values())))
   for spec, other in others.items():
-    seen = program.extract(config, variables, other, "test", mesh)
+    there = run.on(other)
+    labels = there.extract("test").labels
     for layer, head in heads.items():
-      x = seen.layer(layer, config.loss.transform)
       result[layer]["ood"][spec] = {
-        "accuracy": supervised.accuracy(head, x, seen.labels),
-        "images": len(seen.labels),
-        "classes": len(np.unique(seen.labels)),
+        "accuracy": _accuracy(there, layer, head),
+        "images": len(labels),
+        "classes": len(np.unique(labels)),
       }
   return result
+
+
+def _settings(run: FeatureSource) -> dict[str, Any]:
+  small = _side(run) < corruptions.SMALL_BELOW
+  return run.describe(
+    split="test",
+    fitted_on="train",
+    protocol="lbfgs",
+    corruptions=list(corruptions.names(run.source.image_shape[-1])),
+    severities=list(corruptions.SEVERITIES),
+    strengths="CIFAR-10-C" if small else "ImageNet-C",
+    label_noise=list(LABEL_NOISE),
+    shots=list(SHOTS),
+    few_shot_draws=DRAWS,
+    few_shot_regularization=FEW_REGULARIZATION,
+    images=len(run.extract("test").labels),
+  )
 
 
 def mislabelled(
@@ -161,7 +180,7 @@ def table(row: dict[str, Any]) -> str:
     Lines joined by newlines.
   """
   lines = []
-  for layer in program.LAYERS:
+  for layer in LAYERS:
     part = row[layer]
     heading = "".join(f"{s:>7}" for s in ("clean", *corruptions.SEVERITIES, "mean"))
     lines.append(f"{'accuracy on ' + layer + ', %':24}{heading}")
@@ -184,41 +203,50 @@ def table(row: dict[str, Any]) -> str:
   return "\n".join(lines[:-1])
 
 
-def _side(config: ConfigDict, source: Source) -> int:
+def _side(run: FeatureSource) -> int:
   """Of the square that the test view shows, in stored pixels."""
-  return max(1, round(config.augment.eval_crop * min(source.image_shape[:2])))
+  return max(1, round(run.config.augment.eval_crop * min(run.source.image_shape[:2])))
 
 
-def _strengths(config: ConfigDict, source: Source) -> str:
-  small = _side(config, source) < corruptions.SMALL_BELOW
-  return "CIFAR-10-C" if small else "ImageNet-C"
-
-
-def _head(
-  x: np.ndarray, labels: np.ndarray, source: Source, config: ConfigDict
-) -> dict[str, Any]:
-  return linear_probe.choose(
-    x, labels, num_classes=source.num_classes, seed=config.seed
+def _head(run: FeatureSource, layer: str, labels: np.ndarray) -> dict[str, Any]:
+  """A probe on the training images with these labels."""
+  return logistic_regression.choose(
+    run.layer(layer, "train"),
+    labels,
+    num_classes=run.source.num_classes,
+    seed=run.config.seed,
   ).head
 
 
-def _few_shot(
-  x: np.ndarray,
-  labels: np.ndarray,
-  test_x: np.ndarray,
-  test_labels: np.ndarray,
-  shots: int,
-  config: ConfigDict,
-) -> dict[str, float]:
+def _accuracy(run: FeatureSource, layer: str, head: dict[str, Any]) -> float:
+  """A probe's accuracy on the test images."""
+  x = run.layer(layer, "test")
+  return supervised.accuracy(head, x, run.extract("test").labels)
+
+
+def _label_noise(run: FeatureSource, layer: str) -> dict[str, float]:
+  """Accuracy of probes on training labels of which a share is wrong."""
+  labels, classes = run.extract("train").labels, run.source.num_classes
+  found = {}
+  for share in LABEL_NOISE:
+    wrong = mislabelled(labels, share, classes, run.config.seed)
+    found[f"{share:g}"] = _accuracy(run, layer, _head(run, layer, wrong))
+  return found
+
+
+def _few_shot(run: FeatureSource, layer: str, shots: int) -> dict[str, float]:
+  """Accuracy of probes on so many training images a class, over `DRAWS` draws."""
+  x, labels = run.layer(layer, "train"), run.extract("train").labels
+  test_x, test_labels = run.layer(layer, "test"), run.extract("test").labels
   classes = int(max(labels.max(), test_labels.max())) + 1
   accuracies = []
   for draw in range(DRAWS):
-    rows = few(labels, shots, config.seed + draw)
+    rows = few(labels, shots, run.config.seed + draw)
     # As many rows whatever a class has: one compiled program.
     padded = np.resize(rows, shots * classes)
     weights = (np.arange(len(padded)) < len(rows)).astype(x.dtype)
     scale = float(np.sqrt(np.mean(np.square(x[rows], dtype=np.float64)))) or 1.0
-    head = linear_probe.fit(
+    head = logistic_regression.fit(
       jnp.asarray(x[padded] / scale),
       jnp.asarray(labels[padded]),
       jnp.asarray(weights),
@@ -232,33 +260,25 @@ def _few_shot(
   }
 
 
-def _measure_corruptions(
-  result: dict[str, Any],
-  heads: dict[str, Any],
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
-  kinds: tuple[str, ...],
-) -> None:
-  """Fills in "corruptions" and "corrupted"."""
-  test = source.split("test")
-  side = _side(config, source)
-  whole = config.copy_and_resolve_references()
-  whole.augment.eval_crop = 1.0  # cut before it is corrupted
+def _corrupted(
+  run: FeatureSource, heads: dict[str, Any]
+) -> dict[str, dict[str, list[float]]]:
+  """Layer -> kind of corruption -> accuracy at each severity."""
+  source = run.source
+  test, side = source.split("test"), _side(run)
+  kinds = corruptions.names(source.image_shape[-1])
+  found: dict[str, dict[str, list[float]]] = {
+    layer: {kind: [] for kind in kinds} for layer in heads
+  }
   conditions = [(kind, s) for kind in kinds for s in corruptions.SEVERITIES]
   progress = jsonl.Progress(len(conditions), 0, len(test))
   for done, (kind, severity) in enumerate(conditions, 1):
-    images = corruptions.Corrupted(test.images, kind, severity, side, config.seed)
+    images = corruptions.Corrupted(test.images, kind, severity, side, run.config.seed)
     split = Split(images, test.labels)
     changed = dataclasses.replace(source, splits={"train": split, "test": split})
-    seen = program.extract(whole, variables, changed, "test", mesh)
+    seen = run.on(changed, eval_crop=1.0)  # cut before it is corrupted
     for layer, head in heads.items():
-      x = seen.layer(layer, config.loss.transform)
-      accuracy = supervised.accuracy(head, x, seen.labels)
-      result[layer]["corruptions"][kind].append(accuracy)
+      found[layer][kind].append(_accuracy(seen, layer, head))
     progress.update(done, f"{kind} {severity}")
   progress.close()
-  for layer in heads:
-    values = list(result[layer]["corruptions"].values())
-    result[layer]["corrupted"] = float(np.mean(values))
+  return found

@@ -12,14 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from sklearn.decomposition import PCA
 
 from ncl_jax import checks, metrics
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import linear_probe, needs, other_sets, program
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import logistic_regression, other_sets
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import FeatureSource
 from ncl_jax.features import Features
 
 DRAWS = 3  # of each random row, whose mean is reported
@@ -29,11 +33,48 @@ SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the dimensions, in the c
 Sets = dict[str, np.ndarray]
 
 
+RULES = {
+  "all": "all dimensions",
+  "random": "k at random",
+  "random_live": "k at random of the live",
+  "ea_signed": "k of largest expected activation, signed",
+  "ea_relu": "k of largest expected activation, rectified",
+}
+
+
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """Each rule of the paper's table, by a probe, by retrieval and on another set."""
+  del source
+  return tuple(
+    Row(
+      f"selection_{name}{end}",
+      f"{rule}: {what}",
+      "Feature selection",
+      "%",
+      "higher",
+      "projector outputs of unit length before the selection; k is a quarter of "
+      "them or what launch.selection was asked for.",
+      where=(name, key),
+      chance=chance,
+      column="EA k" if (name, key) == ("ea_relu", "probe") else "",
+    )
+    for end, key, what, chance in (
+      ("", "probe", "linear probe", rows_lib.LARGEST_CLASS),
+      ("_retrieval", "retrieval", "retrieval", rows_lib.SAME_CLASS),
+      ("_transfer", "transfer", f"probe on {config.eval.transfer}", ()),
+    )
+    for name, rule in RULES.items()
+  )
+
+
+def asked(config: ConfigDict) -> dict[str, Any]:
+  """What a comparison asks for."""
+  return {"transfer": config.eval.transfer}
+
+
+@evaluator("selection", rows=rows, asked=asked, reads=other_sets.transfer_digest)
 def evaluate(
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
+  run: FeatureSource,
   *,
   keep: int = 0,
   transfer: str | None = None,
@@ -41,10 +82,7 @@ def evaluate(
   """Linear probe, retrieval, and transfer, with k of D dimensions.
 
   Args:
-    config: resolved settings; `eval.retrieval_k` nearest count.
-    variables: {"params", "batch_stats"}.
-    source: labelled data.
-    mesh: for the forward passes.
+    run: with labelled data; `eval.retrieval_k` nearest count.
     keep: k; 0 for a quarter of the dimensions.
     transfer: another data set, as `data.load` takes it, on whose training images
       another probe is fitted; None for `eval.transfer`, none if empty.
@@ -58,28 +96,27 @@ def evaluate(
   Raises:
     InputError: if data have no labels, or there are no k dimensions.
   """
-  needs.need_labels(source, "selection")
+  config = run.config
   width = config_lib.widths(config)["f"]
   keep = keep or max(1, width // 4)
   checks.whole("keep", keep, 1, width)
   transfer = config.eval.transfer if transfer is None else transfer
-  classes = {"": source.num_classes}
-  parts = {
-    name: program.extract(config, variables, source, name, mesh)
-    for name in ("train", "test")
-  }
+  classes = {"": run.source.num_classes}
+  parts = {name: run.extract(name) for name in ("train", "test")}
   if transfer:
     other = other_sets.transfer(transfer, config)
-    needs.need_labels(other, "selection")
+    if not other.num_classes:
+      raise InputError(
+        f"{other.name} has no labels and selection's transfer needs them"
+      )
+    there = run.on(other)
     for name in ("train", "test"):
-      parts[f"transfer_{name}"] = program.extract(config, variables, other, name, mesh)
+      parts[f"transfer_{name}"] = there.extract(name)
     classes["transfer_"] = other.num_classes
   rows = choose(parts, config, keep)
   f = _form(parts, config.loss.transform)
   return {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       layer="projector output, rows of unit length before the selection",
       order="expected activation or variance on train, in evaluation mode",
@@ -95,7 +132,7 @@ def evaluate(
     "live_dimensions": int(_live(f["train"], config).sum()),
     **{name: score(parts, classes, config, *sets) for name, sets in rows.items()},
     "ablation": ablation(
-      f, parts, source.num_classes, config.eval.threshold, seed=config.seed
+      f, parts, run.source.num_classes, config.eval.threshold, seed=config.seed
     ),
     "curve": curve(parts, classes, config),
   }
@@ -183,11 +220,11 @@ def ablation(
   """
   labels, test_labels = parts["train"].labels, parts["test"].labels
   known = test_labels >= 0
-  strength = linear_probe.probe(
+  strength = logistic_regression.probe(
     f["train"], labels, f["test"], test_labels, num_classes=num_classes, seed=seed
   )["regularization"]
   scale = float(np.sqrt(np.mean(np.square(f["train"], dtype=np.float64)))) or 1.0
-  weights = linear_probe.fit(
+  weights = logistic_regression.fit(
     jnp.asarray(f["train"] / scale),
     jnp.asarray(np.maximum(labels, 0)),
     jnp.asarray(labels >= 0, jnp.float32),
@@ -249,7 +286,7 @@ def score(
     for prefix, name in {"": "probe", "transfer_": "transfer"}.items():
       train, test = f"{prefix}train", f"{prefix}test"
       if train in sets:
-        values[name] = linear_probe.probe(
+        values[name] = logistic_regression.probe(
           sets[train],
           parts[train].labels,
           sets[test],

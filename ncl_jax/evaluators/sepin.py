@@ -7,13 +7,14 @@ views: whether they activate the same dimensions.
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import checks, features, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import needs, program
+from ncl_jax.evaluators.registry import evaluator
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import LAYERS, Run
 from ncl_jax.training import loss as loss_lib
 
 BATCH = 256  # images that a loss compares, about
@@ -21,16 +22,56 @@ KS = (1, 10, 100)
 TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def evaluate(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> dict[str, Any]:
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """SEPIN of f and the agreement of its views."""
+  del source
+  return (
+    *(
+      Row(
+        f"sepin_{k}",
+        f"SEPIN@{k}",
+        "Interpretability",
+        "",
+        "higher",
+        "information, in nats, that a dimension alone carries about an image: InfoNCE "
+        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
+        "the best, which the other half of the images chose. Chance: noise. The paper "
+        "states no unit: compare order and ratio.",
+        where=("f", f"sepin@{k}"),
+        chance=("f", f"noise_sepin@{k}"),
+        column={"1": "SEPIN@1", "all": "SEPIN"}.get(k, ""),
+      )
+      for k in (*map(str, KS), "all")
+    ),
+    Row(
+      "view_agreement",
+      "two views activate the same",
+      "Interpretability",
+      "%",
+      "higher",
+      "images that activate a dimension in both of two random views, as a share of "
+      "those that do in at least one; needs no labels. 100 % by construction for "
+      "features that are never 0.",
+      where=("f", "view_agreement"),
+    ),
+    Row(
+      "view_agreement_chance",
+      "the same with views of different images",
+      "Interpretability",
+      "%",
+      note="what as many active images reach by luck.",
+      where=("f", "view_agreement_chance"),
+    ),
+  )
+
+
+@evaluator("sepin", rows=rows, labels=False, images=True, network=True)
+def evaluate(run: Run) -> dict[str, Any]:
   """SEPIN@1, 10, 100 and all on the test split, on `h` and on `f`.
 
   Args:
-    config: resolved settings; the temperature of training is that of the main figures.
-    variables: {"params", "batch_stats"}.
-    source: data; labels are not used.
-    mesh: for the forward passes.
+    run: the temperature of its training is that of the main figures; labels are not
+      used.
 
   Returns:
     {"settings", "h": {...}, "f": {...}}; see `statistics`. "view_agreement": the mean
@@ -40,19 +81,17 @@ def evaluate(
   Raises:
     InputError: if there are fewer than 4 test images.
   """
-  needs.need_images(source, "sepin")
+  config, source = run.config, run.source
   if source.num_examples("test") < 4:
     raise InputError(
       f"sepin on {source.num_examples('test')} test images: at least 4 make two halves "
       "with something to compare"
     )
-  temperature = _temperature(config, variables)
-  views = program.extract_two_views(config, variables, source, "test", mesh)
+  temperature = _temperature(run)
+  views = run.extract_two_views("test")
   batches = _batches(len(views[0].ids), config.seed)
   result: dict[str, Any] = {
-    "settings": program.describe(
-      config,
-      source,
+    "settings": run.describe(
       split="test",
       views="two of each image, as in training, network in evaluation mode",
       temperature=temperature,
@@ -66,7 +105,7 @@ def evaluate(
       images=batches.size,
     )
   }
-  for layer in program.LAYERS:
+  for layer in LAYERS:
     one, other = (view.layer(layer, config.loss.transform) for view in views)
     values = statistics(one, other, batches, temperature)
     noise = _noise(
@@ -86,24 +125,17 @@ def evaluate(
   return result
 
 
-def dimensions(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh
-) -> np.ndarray:
+def dimensions(run: Run) -> np.ndarray:
   """SEPIN of each dimension of `f` on the test split: the mean over its batches.
-
-  Args:
-    config: as in `evaluate`.
-    variables: likewise.
-    source: likewise.
-    mesh: likewise.
 
   Returns:
     [D] in nats.
   """
-  views = program.extract_two_views(config, variables, source, "test", mesh)
+  config = run.config
+  views = run.extract_two_views("test")
   one, other = (view.layer("f", config.loss.transform) for view in views)
   batches = _batches(len(one), config.seed)
-  temperature = _temperature(config, variables)
+  temperature = _temperature(run)
   scores = [
     metrics.sepin(one[rows], other[rows], temperature=temperature)
     for half in batches
@@ -112,11 +144,9 @@ def dimensions(
   return np.mean(scores, axis=0)
 
 
-def _temperature(config: ConfigDict, variables: Any) -> float:
+def _temperature(run: Run) -> float:
   """The temperature of training; where it was learnt, the last."""
-  if callable(variables):
-    return float(config.loss.temperature)
-  return float(loss_lib.temperature(config, variables["params"]))
+  return float(loss_lib.temperature(run.config, run.variables["params"]))
 
 
 def statistics(

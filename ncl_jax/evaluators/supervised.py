@@ -5,6 +5,7 @@ probes do. The learning rate, the labels and the rest are a `Recipe`.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -13,18 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from absl import logging
-from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
-from ncl_jax import augment, features, numerics, optimizers
-from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
-from ncl_jax.checks import divergence
 from ncl_jax.config.supervised_recipe import Recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import supervised_loop
+from ncl_jax.evaluators import supervised_loop, supervised_optimizer
+from ncl_jax.evaluators.run import Run
+from ncl_jax.evaluators.supervised_step import Task, make_step
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import fingerprints
@@ -53,10 +50,7 @@ class Trained:
 
 def train(
   recipe: Recipe,
-  config: ConfigDict,
-  variables: Any,
-  source: Source,
-  mesh: Mesh,
+  run: Run,
   *,
   layers: tuple[str, ...] = ("h",),
   frozen: bool,
@@ -69,10 +63,8 @@ def train(
 
   Args:
     recipe: how.
-    config: the resolved settings of the run that the network comes from.
-    variables: {"params", "batch_stats"} to start from; never changed.
-    source: labelled data.
-    mesh: batches are split over its devices, or over as many as share one equally.
+    run: with labelled data; its network is what to start from, and never changed.
+      Batches are split over its mesh, or over as many devices as share one equally.
     layers: what the classifiers see, see `features.Features.layer`.
     frozen: True leaves the network as it is, in evaluation mode; False trains it too,
       with the batch's statistics, and takes one layer, h.
@@ -90,15 +82,16 @@ def train(
   """
   if not frozen and layers != ("h",):
     raise ValueError(f"layers = {layers}: finetuning has one classifier, on h")
-  source = data_lib.labelled(source, recipe.label_fraction, config.seed)
+  config = run.config
+  source = data_lib.labelled(run.source, recipe.label_fraction, config.seed)
   images = source.num_examples("train")
   batch_size = recipe.batch_size
   if images < batch_size:
     batch_size = 2 ** int(math.log2(images))
-  whole, mesh = mesh, sharding_lib.that_share(mesh, batch_size)
-  if mesh is not whole and jax.process_count() > 1:
-    # Several processes cannot move arrays from one set of devices to another.
-    variables = jax.device_get(variables)
+  mesh = sharding_lib.that_share(run.mesh, batch_size)
+  # Several processes cannot move arrays from one set of devices to another.
+  moved = mesh is not run.mesh and jax.process_count() > 1
+  variables = jax.device_get(run.variables) if moved else run.variables
   per_epoch = source.steps_per_epoch(batch_size)
   total = recipe.epochs * per_epoch
 
@@ -106,51 +99,45 @@ def train(
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
   network = {"params": params, "batch_stats": variables["batch_stats"]}
   network = jax.device_put(network, sharding_lib.replicated(mesh))
-  depths = depths_of(params["backbone"], frozen)
-  optimizer = make_optimizer(recipe, depths, batch_size, per_epoch)
-
-  def init() -> TrainState:
-    trained = {"heads": init_heads(config, source, layers)}
-    batch_stats = {}
-    if not frozen:
-      # Copied, as the step gives up its state's memory.
-      trained["backbone"] = jax.tree.map(jnp.copy, params["backbone"])
-      batch_stats = jax.tree.map(jnp.copy, network["batch_stats"])
-    return TrainState(
-      step=jnp.zeros((), jnp.int32),
-      params=trained,
-      batch_stats=batch_stats,
-      opt_state=optimizer.init(trained),
-    )
-
-  state = build(init, mesh)
-  step = make_step(recipe, config, source.num_classes, mesh, optimizer, layers, frozen)
+  depths = supervised_optimizer.depths_of(params["backbone"], frozen)
+  optimizer = supervised_optimizer.make_optimizer(recipe, depths, batch_size, per_epoch)
+  task = Task(recipe, config, source.num_classes, layers, frozen)
+  heads = functools.partial(supervised_optimizer.init_heads, config, source, layers)
+  state = build(lambda: _start(heads(), network, optimizer, frozen), mesh)
+  step = make_step(task, optimizer, mesh)
   logging.info(
     "%s of %s on %d images: %d steps of %d, %s",
-    "linear probe" if frozen else "finetuning",
-    ", ".join(layers),
-    images,
-    total,
-    batch_size,
-    recipe.optimizer,
+    *("linear probe" if frozen else "finetuning", ", ".join(layers), images),
+    *(total, batch_size, recipe.optimizer),
   )
   if folder is not None:
-    folder = folder / _identity(recipe, config, network, source, layers, frozen)
-
-  def advance(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-    return step(state, network, batch)
-
+    folder = folder / _identity(task, network, source)
+  plan = supervised_loop.Plan(source, config, mesh, batch_size, total)
   state = supervised_loop.run(
-    advance, state, source, config, mesh, batch_size, total, folder
+    lambda state, batch: step(state, network, batch), state, plan, folder
   )
   if not frozen:
     params = params | {"backbone": state.params["backbone"]}
     network = {"params": params, "batch_stats": state.batch_stats}
-  heads = state.params["heads"]
-  if mesh is not whole and jax.process_count() > 1:
-    network, heads = jax.device_get((network, heads))
-  labels = source.split("train").labels
-  return Trained(network, heads, labels, batch_size, total)
+  trained = state.params["heads"]
+  if moved:
+    network, trained = jax.device_get((network, trained))
+  return Trained(network, trained, source.split("train").labels, batch_size, total)
+
+
+def _start(heads: Any, network: Any, optimizer: Any, frozen: bool) -> TrainState:
+  """The state before the first step."""
+  trained, batch_stats = {"heads": heads}, {}
+  if not frozen:
+    # Copied, as the step gives up its state's memory.
+    trained["backbone"] = jax.tree.map(jnp.copy, network["params"]["backbone"])
+    batch_stats = jax.tree.map(jnp.copy, network["batch_stats"])
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=trained,
+    batch_stats=batch_stats,
+    opt_state=optimizer.init(trained),
+  )
 
 
 def accuracy(
@@ -192,190 +179,10 @@ def _predict(head, x):
   return jnp.argmax(scores, axis=-1), jnp.isfinite(scores).all(-1)
 
 
-def make_step(
-  recipe: Recipe,
-  config: ConfigDict,
-  num_classes: int,
-  mesh: Mesh,
-  optimizer: optax.GradientTransformation,
-  layers: tuple[str, ...],
-  frozen: bool,
-):
-  """The compiled update: one view of each image, network, cross entropy, optimiser.
-
-  Args:
-    recipe: for the label smoothing.
-    config: resolved settings of the run.
-    num_classes: K.
-    mesh: from `sharding.make_mesh`.
-    optimizer: of the trained parameters.
-    layers: of the classifiers.
-    frozen: whether the network stays as it is.
-
-  Returns:
-    `step(state, network, batch) -> (state, values)`; batch = {"image": uint8
-    [N, H, W, C], "label": int32 [N] in [0, K)}, split over the mesh; the state is
-    donated, the network {"params", "batch_stats"} only read. Values: for each layer its
-    "loss_LAYER" and "accuracy_LAYER" on the batch, and "fault", `divergence.mark` of
-    the step.
-  """
-  model = config_lib.model(config)
-  view = dataclasses.replace(
-    config_lib.augmentation(config), jitter=0, grayscale=0, blur=0, solarize=0
-  )
-
-  def forward(trained, batch_stats, network, images):
-    if frozen:
-      embedded: Any = model.apply(network, images, method="embed")
-      seen = dict(zip(("h", "hidden", "z"), embedded, strict=True))
-      if "f" in layers:
-        seen["f"] = features.embed(seen["z"], config.loss.transform)
-      return {name: jax.lax.stop_gradient(seen[name]) for name in layers}, batch_stats
-    params = network["params"] | {"backbone": trained["backbone"]}
-    (h, _), mutated = model.apply(
-      {"params": params, "batch_stats": batch_stats},
-      images,
-      train=True,
-      mutable=["batch_stats"],
-    )
-    return {"h": h}, mutated.get("batch_stats", {})
-
-  def loss_fn(trained, batch_stats, network, images, labels):
-    seen, batch_stats = forward(trained, batch_stats, network, images)
-    one_hot = jax.nn.one_hot(labels, num_classes)
-    target = optax.smooth_labels(one_hot, recipe.label_smoothing)
-    values = {}
-    for name in layers:
-      head = trained["heads"][name]
-      scores = seen[name] @ head["kernel"] + head["bias"][None]
-      values[f"loss_{name}"] = optax.softmax_cross_entropy(scores, target).mean()
-      values[f"accuracy_{name}"] = jnp.mean(scores.argmax(-1) == labels)
-    loss = sum(values[f"loss_{name}"] for name in layers)
-    return loss, (batch_stats, values)
-
-  def step(state, network, batch):
-    key = jax.random.fold_in(numerics.key(config.seed), state.step)
-    draws = augment.view_parameters(key, batch["image"].shape[0], views=1)
-    images = augment.make_views(draws, batch["image"], view)[:, 0]
-    gradients, (batch_stats, values) = jax.grad(loss_fn, has_aux=True)(
-      state.params, state.batch_stats, network, images, batch["label"]
-    )
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    values["fault"] = divergence.mark(
-      [values[f"loss_{name}"] for name in layers], gradients, params, batch_stats
-    )
-    state = state.replace(
-      step=state.step + 1,
-      params=params,
-      batch_stats=batch_stats,
-      opt_state=opt_state,
-    )
-    return state, values
-
-  whole, split = sharding_lib.replicated(mesh), sharding_lib.batch_sharded(mesh)
-  return jax.jit(
-    step,
-    in_shardings=(whole, whole, split),
-    out_shardings=(whole, whole),
-    donate_argnums=0,
-  )
-
-
-def init_heads(config: ConfigDict, source: Source, layers: tuple[str, ...]) -> Any:
-  """The classifiers before the first step: torch's Linear, uniform in +-width^-1/2.
-
-  Args:
-    config: resolved settings; its seed determines the draw.
-    source: for the number of classes.
-    layers: of h, hidden, z, f.
-
-  Returns:
-    layer -> {"kernel" [width, K], "bias" [K]}.
-  """
-  heads = {}
-  for index, (name, width) in enumerate(config_lib.widths(config).items()):
-    if name in layers:
-      key = jax.random.fold_in(numerics.key(config.seed), index)
-      shape = (width + 1, source.num_classes)
-      bound = width**-0.5
-      both = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-      heads[name] = {"kernel": both[:-1], "bias": both[-1]}
-  return heads
-
-
-def make_optimizer(
-  recipe: Recipe, depths: Any, batch_size: int, steps_per_epoch: int
-) -> optax.GradientTransformation:
-  """The optimiser of a recipe.
-
-  Args:
-    recipe: how.
-    depths: ints, a prefix of the trained parameters: see `depths_of`.
-    batch_size: images a step, which the learning rate is scaled by.
-    steps_per_epoch: updates in an epoch.
-
-  Returns:
-    An optax transformation.
-  """
-
-  def make(factor: float) -> optax.GradientTransformation:
-    base = factor * recipe.learning_rate * batch_size / 256
-    if recipe.schedule == "cosine":
-      rate = optimizers.warmup_cosine(
-        base,
-        warmup_steps=round(recipe.warmup_epochs * steps_per_epoch),
-        total_steps=recipe.epochs * steps_per_epoch,
-        start=factor * recipe.warmup_start,
-      )
-    else:
-      rate = optimizers.step_decay(
-        base, milestones=[steps_per_epoch * epoch for epoch in recipe.milestones]
-      )
-    if recipe.optimizer == "sgd":
-      return optimizers.sgd(
-        rate, weight_decay=recipe.weight_decay, momentum=recipe.momentum
-      )
-    return optimizers.lars(
-      rate,
-      weight_decay=recipe.weight_decay,
-      momentum=recipe.momentum,
-      trust_coefficient=recipe.trust_coefficient,
-      clip=recipe.clip,
-    )
-
-  return optimizers.layerwise(make, depths, recipe.layer_decay)
-
-
-def depths_of(backbone: Any, frozen: bool) -> Any:
-  """How deep each trained part lies: the stem 0, then the blocks, the classifiers last.
-
-  Args:
-    backbone: parameters of a ResNet or a ViT.
-    frozen: whether the classifiers alone are trained.
-
-  Returns:
-    Tree of ints, a prefix of the trained parameters.
-  """
-  blocks = sorted(name for name in backbone if name.startswith("layer"))
-  place = {name: 1 + blocks.index(name) if name in blocks else 0 for name in backbone}
-  if "norm" in place:  # a ViT's last layer
-    place["norm"] = len(blocks)
-  top = {"heads": len(blocks) + 1}
-  return top if frozen else top | {"backbone": place}
-
-
-def _identity(
-  recipe: Recipe,
-  config: ConfigDict,
-  network: Any,
-  source: Source,
-  layers: tuple[str, ...],
-  frozen: bool,
-) -> str:
+def _identity(task: Task, network: Any, source: Source) -> str:
   """A folder's name that only the very same training has."""
-  whole = config.to_dict()
-  of = recipe.settings() | {"layers": layers, "frozen": frozen}
+  whole = task.config.to_dict()
+  of = task.recipe.settings() | {"layers": task.layers, "frozen": task.frozen}
   # What the step reads; where the data lie and how the run was trained is not of it.
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(source, "train")}

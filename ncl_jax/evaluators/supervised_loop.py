@@ -1,6 +1,7 @@
 """The loop around the step of supervised training: progress, checkpoints, stopping."""
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +19,29 @@ from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training.step import TrainState
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What the loop runs through.
+
+  Attributes:
+    source: its split "train" is run through.
+    config: of the run: the seed, and how often to save.
+    mesh: batches are split over its devices.
+    batch_size: images a step.
+    total: steps in all.
+  """
+
+  source: Source
+  config: ConfigDict
+  mesh: Mesh
+  batch_size: int
+  total: int
+
+
 def run(
   advance: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]],
   state: TrainState,
-  source: Source,
-  config: ConfigDict,
-  mesh: Mesh,
-  batch_size: int,
-  total: int,
+  plan: Plan,
   folder: pathlib.Path | None,
 ) -> TrainState:
   """Runs the steps that are left; with a folder, from its newest checkpoint.
@@ -33,11 +49,7 @@ def run(
   Args:
     advance: from a state and a batch to the next state and its values.
     state: before the first step.
-    source: its split "train" is run through.
-    config: of the run: the seed, and how often to save.
-    mesh: batches are split over its devices.
-    batch_size: images a step.
-    total: steps in all.
+    plan: what to run through.
     folder: where checkpoints are kept; None for nowhere.
 
   Returns:
@@ -48,6 +60,8 @@ def run(
       `divergence.check`.
     Stopped: after one of `errors.SIGNALS`, if there is a folder.
   """
+  source, mesh = plan.source, plan.mesh
+  batch_size, total = plan.batch_size, plan.total
   with contextlib.ExitStack() as stack:
     if folder is not None:
       # Without a place to save to, a signal ends the program as it always does.
@@ -58,9 +72,9 @@ def run(
     if start >= total:
       return state
     per_epoch = source.steps_per_epoch(batch_size)
-    save_every = per_epoch * config.train.checkpoint_every_epochs
+    save_every = per_epoch * plan.config.train.checkpoint_every_epochs
     batches = source.train_batches(
-      config.seed, start, batch_size, sharding_lib.process_rows(mesh, batch_size)
+      plan.config.seed, start, batch_size, sharding_lib.process_rows(mesh, batch_size)
     )
     stack.callback(batches.close)
     progress = jsonl.Progress(total, start, batch_size)

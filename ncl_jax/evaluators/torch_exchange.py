@@ -15,7 +15,7 @@ from ncl_jax import checks, interop
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.host import paths
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
@@ -123,7 +123,7 @@ def export_variables(
   """
   checks.choice("names", names, NAMES)
   _check_out(out, ".safetensors")
-  run = program.open_run(workdir, step, source)
+  run = open_run(workdir, step, source)
   if names == "torch":
     _check_released(run)
   variables = jax.device_get(run.variables)
@@ -165,8 +165,8 @@ def export_features(
     InputError: for another split, or if the file is there already.
   """
   _check_out(out, ".npz")
-  run = program.open_run(workdir, step, source)
-  found = program.extract(run.config, run.variables, run.source, split, run.mesh)
+  run = open_run(workdir, step, source)
+  found = run.extract(split)
   arrays: dict[str, Any] = {
     name: found.layer(name, run.config.loss.transform) for name in ("h", "z", "f")
   }
@@ -177,7 +177,7 @@ def export_features(
   _write(out, lambda f: np.savez(f, **arrays))
 
 
-def _check_released(run: program.Run) -> None:
+def _check_released(run: Run) -> None:
   """Raises unless the network is one that the released code has."""
   model = run.config.model
   what = ""

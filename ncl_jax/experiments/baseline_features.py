@@ -1,4 +1,4 @@
-"""Classical features for controls: PCA, NMF and k-means of pixels or of h."""
+"""Classical features for controls: pixels, and PCA, NMF and k-means of others."""
 
 import dataclasses
 import warnings
@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import features
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import FeatureSource
+from ncl_jax.features import Features
 
 FITTED_ON = 5000  # training images at most: parts and clusters need no more
 PIXEL_SIDE = 32  # larger images are reduced to it
@@ -24,110 +24,109 @@ def some_rows(x: np.ndarray, seed: int, count: int = FITTED_ON) -> np.ndarray:
   return x[np.random.default_rng(seed).permutation(len(x))[:count]]
 
 
-Extract = Callable[[ConfigDict, Source, str, Mesh], features.Features]
-
-
-def pixels(
-  config: ConfigDict, source: Source, split: str, mesh: Mesh
-) -> features.Features:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pixels(FeatureSource):
   """Raw pixels in [0, 1] as h: the central square, reduced to `PIXEL_SIDE`."""
-  images, labels, ids = [], [], []
-  for batch in source.eval_batches(split, config.eval.batch_size):
-    x = batch["image"][batch["mask"]]
-    side = max(1, round(config.augment.eval_crop * min(x.shape[1:3])))
-    top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
-    x = x[:, top : top + side, left : left + side] / np.float32(255)
-    step = max(1, side // PIXEL_SIDE)
-    kept = side // step * step
-    blocks = x[:, :kept, :kept].reshape(
-      len(x), kept // step, step, kept // step, step, x.shape[-1]
-    )
-    images.append(blocks.mean((2, 4)).reshape(len(x), -1))
-    labels.append(batch["label"][batch["mask"]])
-    ids.append(batch["id"][batch["mask"]])
-  h = np.concatenate(images)
-  return features.Features(h, h, h, np.concatenate(labels), np.concatenate(ids))
+
+  config: ConfigDict
+  source: Source
+  mesh: Mesh
+
+  def _extract(self, split: str) -> Features:
+    config = self.config
+    images, labels, ids = [], [], []
+    for batch in self.source.eval_batches(split, config.eval.batch_size):
+      x = batch["image"][batch["mask"]]
+      side = max(1, round(config.augment.eval_crop * min(x.shape[1:3])))
+      top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
+      x = x[:, top : top + side, left : left + side] / np.float32(255)
+      step = max(1, side // PIXEL_SIDE)
+      kept = side // step * step
+      blocks = x[:, :kept, :kept].reshape(
+        len(x), kept // step, step, kept // step, step, x.shape[-1]
+      )
+      images.append(blocks.mean((2, 4)).reshape(len(x), -1))
+      labels.append(batch["label"][batch["mask"]])
+      ids.append(batch["id"][batch["mask"]])
+    h = np.concatenate(images)
+    return Features(h, h, h, np.concatenate(labels), np.concatenate(ids))
+
+  def _on(self, config: ConfigDict, source: Source) -> "Pixels":
+    return dataclasses.replace(self, config=config, source=source)
 
 
-def hidden_of(run: program.Run) -> Extract:
-  """A run's own features, to make codes of its h."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Codes(FeatureSource):
+  """Features whose z is a function of a layer of others, fitted on training images.
 
-  def extract(config, source, split, mesh):
-    own = run.config.copy_and_resolve_references()
-    own.augment.eval_crop = config.augment.eval_crop
-    return program.extract(own, run.variables, source, split, mesh)
-
-  return extract
-
-
-def remembered(run: program.Run, extract: Extract) -> Extract:
-  """The same function, which computes the features of the run's own data once.
-
-  Args:
-    run: whose data and view of them are remembered.
-    extract: of features that depend on the config by `augment.eval_crop` alone.
-  """
-  kept: dict[str, features.Features] = {}
-
-  def remembering(config, source, split, mesh):
-    crop = config.augment.eval_crop
-    if source is not run.source or crop != run.config.augment.eval_crop:
-      return extract(config, source, split, mesh)
-    if split not in kept:
-      found = extract(config, source, split, mesh)
-      # The widest layer, which no code is made of.
-      kept[split] = dataclasses.replace(found, hidden=found.hidden[:, :0])
-    return kept[split]
-
-  return remembering
-
-
-@dataclasses.dataclass(frozen=True)
-class Codes:
-  """Features whose z is a function of another layer, fitted on training images.
+  Make them by `codes`.
 
   Attributes:
-    extract: gives that layer.
+    config: of `base`, with the codes' width and no transform.
+    source: the data.
+    mesh: of this process.
+    base: gives the layer, and h.
     encode: [N, F] -> [N, width].
-    width: of the codes.
-    layer: "h", or "f" of a network without a transform.
+    layer_name: "h", or "f" of a network without a transform.
   """
 
-  extract: Extract
+  config: ConfigDict
+  source: Source
+  mesh: Mesh
+  base: FeatureSource
   encode: Callable[[np.ndarray], np.ndarray]
-  width: int
-  layer: str = "h"
+  layer_name: str
 
-  def __call__(
-    self, config: ConfigDict, source: Source, split: str, mesh: Mesh
-  ) -> features.Features:
-    """What `program.extract` gives."""
-    found = self.extract(config, source, split, mesh)
-    z = np.asarray(self.encode(found.layer(self.layer, "identity")), np.float32)
-    return dataclasses.replace(found, z=z)
+  def _extract(self, split: str) -> Features:
+    found = self.base.extract(split)
+    z = self.encode(found.layer(self.layer_name, "identity"))
+    return dataclasses.replace(found, z=np.asarray(z, np.float32))
+
+  def _on(self, config: ConfigDict, source: Source) -> "Codes":
+    base = self.base.on(source, config.augment.eval_crop)
+    return dataclasses.replace(self, config=config, source=source, base=base)
 
 
-def fitted(extract: Extract, kind: str, run: program.Run) -> Codes | None:
+def codes(
+  base: FeatureSource,
+  encode: Callable[[np.ndarray], np.ndarray],
+  width: int,
+  layer: str = "h",
+) -> Codes:
+  """Codes of a width; see `Codes` for the arguments."""
+  config = widened(base.config, width, "identity")
+  return Codes(config, base.source, base.mesh, base, encode, layer)
+
+
+def widened(config: ConfigDict, width: int, transform: str) -> ConfigDict:
+  """A config of another width of z, and another transform."""
+  config = config.copy_and_resolve_references()
+  config.model.projector = True  # what gives z its own width
+  config.model.projector_out = width
+  config.loss.transform = transform
+  return config
+
+
+def fitted(base: FeatureSource, kind: str) -> Codes | None:
   """Codes of a kind of `FITS`, as wide as the run's projector at most.
 
   Args:
-    extract: gives h, which they are fitted to on training images.
+    base: gives h, which they are fitted to on training images.
     kind: of `FITS`.
-    run: whose data and width.
 
   Returns:
     None where there are none: NMF has no parts of values below 0, as a transformer's
     h has them.
   """
-  train = extract(run.config, run.source, "train", run.mesh)
-  h = some_rows(train.h, run.config.seed)
+  seed = base.config.seed
+  h = some_rows(base.extract("train").h, seed)
   if kind == "nmf" and h.min() < 0:
     return None
-  width = min(config_lib.widths(run.config)["z"], *h.shape)
+  width = min(config_lib.widths(base.config)["z"], *h.shape)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # not converged: it stays a control
-    encode = FITS[kind](h, width, run.config.seed)
-  return Codes(extract, encode, width)
+    encode = FITS[kind](h, width, seed)
+  return codes(base, encode, width)
 
 
 def _pca(h: np.ndarray, width: int, seed: int) -> Callable:

@@ -14,17 +14,16 @@ from ml_collections import ConfigDict
 import ncl_jax
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import program
-from ncl_jax.experiments import measures, pair_measures, paper_numbers
-from ncl_jax.report import Arm, Comparison, Metric
+from ncl_jax.evaluators import registry
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.run import open_run
+from ncl_jax.experiments import paper_numbers
+from ncl_jax.report import Arm, Comparison
 from ncl_jax.report.explorer import thumbnails
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
 
-# Shares of images whose class is one of the data set's own.
-OWN_CLASSES = ("accuracy", "probe", "corrupted")
-# Of `feature_stats`: the program found what shuffled labels give.
-WITH_CHANCE = ("naming", "ewp", "purity")
 LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + transform"}
 
 
@@ -37,72 +36,36 @@ def comparison(
 ) -> Comparison:
   """Everything that the report shows, as plain arrays."""
 
-  def values(key: str, arm: str) -> tuple[float, ...]:
-    return tuple(measures.value(result, key) for result in results[arm])
-
   rows = tuple(
     row
-    for row in measures.metrics(config, source)
-    if np.isfinite([x for arm in LABELS for x in values(row.key, arm)]).any()
+    for row in registry.rows(config, source)
+    if np.isfinite(
+      [rows_lib.value(r, row) for arm in LABELS for r in results[arm]]
+    ).any()
   )
-
   arms, labels = [], np.zeros(0)
   for arm in LABELS:
-    opened = program.open_run(runs.get(arm, runs["ncl"])[0], source=source)
-    untrained = arm == "untrained"
-    variables = program.untrained(opened) if untrained else opened.variables
-    test = program.extract(opened.config, variables, source, "test", opened.mesh)
-    labels = test.labels
+    opened = open_run(runs.get(arm, runs["ncl"])[0], source=source)
+    run = opened.untrained() if arm == "untrained" else opened
+    labels = run.extract("test").labels
     curve = jsonl.read(runs[arm][0] / "metrics.jsonl") if arm in runs else []
     arms.append(
       Arm(
         key=arm,
         label=LABELS[arm],
-        values={row.key: values(row.key, arm) for row in rows},
+        values={
+          row.key: tuple(rows_lib.value(result, row) for result in results[arm])
+          for row in rows
+        },
         curve=tuple(curve),
-        features=test.layer("f", opened.config.loss.transform),
+        features=run.layer("f", "test"),
       )
     )
   split = source.split("test")
   resolved = workdir_lib.read_config(runs["ncl"][0])
-  name = config.name or source.title
-  things = "texts" if source.texts else "images"
-  towers = ""
-  if config.loss.name == "clip":
-    towers = "; all but the rows of pairs and towers look at the first tower alone"
   return Comparison(
-    title=f"CL against NCL on {name}",
-    facts=(
-      (
-        "data",
-        f"{source.title}: {source.num_examples('train')} training and "
-        f"{source.num_examples('test')} test {things}, {source.num_classes} classes",
-      ),
-      (
-        "network",
-        f"{resolved.model.backbone}, width {resolved.model.width}, projector "
-        f"{resolved.model.projector_hidden}-{resolved.model.projector_out}",
-      ),
-      (
-        "training",
-        f"{resolved.train.epochs} epochs of {resolved.train.batch_size} {things} a "
-        f"step, {resolved.optimizer.name}, temperature {resolved.loss.temperature:g}"
-        f"{' at first' if resolved.loss.learn_temperature else ''}, "
-        f"NCL's transform {resolved.loss.transform}",
-      ),
-      (
-        "evaluation",
-        f"test {things}, network in evaluation mode; h = backbone features, f = "
-        f"projector output after the transform, unit length{towers}",
-      ),
-      ("command", " ".join(["ncl compare", *map(_shared, sys.argv[1:])])),
-      (
-        "versions",
-        f"ncl_jax {ncl_jax.__version__}, jax {jax.__version__}, "
-        f"flax {flax.__version__}; {jax.device_count()} {jax.default_backend()} "
-        "device(s)",
-      ),
-    ),
+    title=f"CL against NCL on {config.name or source.title}",
+    facts=_facts(resolved, source),
     remarks=_remarks(config, source, len(seeds)),
     metrics=rows,
     arms=tuple(arms),
@@ -129,32 +92,64 @@ def _shared(argument: str) -> str:
   return re.sub(r"(^|[=:,])/[^,:]*/(?=[^,/])", r"\1.../", argument)
 
 
+def _facts(config: ConfigDict, source: Source) -> tuple[tuple[str, str], ...]:
+  """How it was made, by NCL's resolved config."""
+  things = "texts" if source.texts else "images"
+  towers = ""
+  if config.loss.name == "clip":
+    towers = "; all but the rows of pairs and towers look at the first tower alone"
+  return (
+    (
+      "data",
+      f"{source.title}: {source.num_examples('train')} training and "
+      f"{source.num_examples('test')} test {things}, {source.num_classes} classes",
+    ),
+    (
+      "network",
+      f"{config.model.backbone}, width {config.model.width}, projector "
+      f"{config.model.projector_hidden}-{config.model.projector_out}",
+    ),
+    (
+      "training",
+      f"{config.train.epochs} epochs of {config.train.batch_size} {things} a "
+      f"step, {config.optimizer.name}, temperature {config.loss.temperature:g}"
+      f"{' at first' if config.loss.learn_temperature else ''}, "
+      f"NCL's transform {config.loss.transform}",
+    ),
+    (
+      "evaluation",
+      f"test {things}, network in evaluation mode; h = backbone features, f = "
+      f"projector output after the transform, unit length{towers}",
+    ),
+    ("command", " ".join(["ncl compare", *map(_shared, sys.argv[1:])])),
+    (
+      "versions",
+      f"ncl_jax {ncl_jax.__version__}, jax {jax.__version__}, "
+      f"flax {flax.__version__}; {jax.device_count()} {jax.default_backend()} "
+      "device(s)",
+    ),
+  )
+
+
 def _chance(
   source: Source,
-  rows: Sequence[Metric],
+  rows: Sequence[Row],
   results: list[dict[str, Any]],
   labels: np.ndarray,
 ) -> dict[str, float]:
-  """What luck gives, by the row's key: of the classes alone, or as a program found."""
+  """Chance levels by the row's key: of the classes alone, or as an evaluator found."""
   chance: dict[str, float] = {}
   counts = np.bincount(labels[labels >= 0]) if source.num_classes else np.zeros(0)
   shares = counts / max(counts.sum(), 1)
+  of_classes = {}
+  if shares.any():
+    of_classes[rows_lib.SAME_CLASS] = float(np.sum(shares**2))
+    of_classes[rows_lib.LARGEST_CLASS] = float(shares.max())
   for row in rows:
-    name, part, field = measures.place(row.key)
-    lies = None
-    if name == "pairs":
-      lies = pair_measures.luck(part, field)
-    elif name in ("sepin", "axes"):
-      known = {"sepin": f"noise_{field}", "axes": f"{field}_chance"}[name]
-      lies = (part, known) if field != "alignment" else None
-    elif name == "feature_stats":
-      lies = (part, f"{field}_chance") if field in WITH_CHANCE else None
-    elif shares.any() and field in ("precision", "retrieval"):
-      chance[row.key] = float(np.sum(shares**2))
-    elif shares.any() and field in OWN_CLASSES:
-      chance[row.key] = float(shares.max())
-    if lies:
-      found = [measures.number(result, name, *lies) for result in results]
+    if row.chance in of_classes:
+      chance[row.key] = of_classes[row.chance]
+    elif row.chance and row.chance not in (rows_lib.SAME_CLASS, rows_lib.LARGEST_CLASS):
+      found = [rows_lib.number(r.get(row.evaluator), row.chance) for r in results]
       chance[row.key] = float(np.mean(found))
   return chance
 

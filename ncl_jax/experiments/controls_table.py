@@ -7,52 +7,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import needs, pairs
-from ncl_jax.experiments import measures, pair_measures
-
-# Row of the report -> heading of the column.
-COLUMNS = {
-  "naming": "naming",
-  "axis_gain": "gain",
-  "ewp": "EWP",
-  "knn_h": "knn h",
-  "knn_f": "knn f",
-  "probe_h": "probe h",
-  "probe_f": "probe f",
-  "probe_sgd_h": "sgd h",
-  "finetune_h": "finetune",
-  "finetune_1_h": "fine 1 %",
-  "retrieval_h": "P@k h",
-  "retrieval_f": "P@k f",
-  "corrupted_h": "corr. h",
-  "corrupted_f": "corr. f",
-  "selection_ea_relu": "EA k",
-  "sparsity": "sparsity",
-  "consistency_abs": "cons.",
-  "consistency_abs_chance": "chance",
-  "purity": "purity",
-  "orthogonality": "|C-I|",
-  "sepin_1": "SEPIN@1",
-  "sepin_all": "SEPIN",
-  "live_dimensions": "live",
-  "effective_rank": "rank",
-}
-
-
-def _columns(config: ConfigDict, source: Source) -> dict[str, str]:
-  """`COLUMNS`, and before them what two towers, or two images of a thing, are for."""
-  if not needs.paired(config, source):
-    return COLUMNS
-  one, other = pairs.sides(config, source)
-  of_pairs = {
-    f"recall:{one}_to_{other}@10": f"to {other} @10",
-    f"recall:{other}_to_{one}@10": f"to {one} @10",
-    "zero_shot:classes": "zero-shot",
-    f"{other}:sparsity": f"spars. {other}",
-    f"{other}:consistency_abs": f"cons. {other}",
-  }
-  named = {pair_measures.PREFIX + key: text for key, text in of_pairs.items()}
-  return named | COLUMNS
+from ncl_jax.evaluators import registry
+from ncl_jax.evaluators import rows as rows_lib
 
 
 def controls_table(
@@ -72,12 +28,12 @@ def controls_table(
   Returns:
     Lines joined by newlines; columns and lines without a number are left out.
   """
-  units = {metric.key: metric.unit for metric in measures.metrics(config, source)}
-  columns = _columns(config, source)
+  rows = {row.key: row for row in registry.rows(config, source) if row.column}
+  columns = {key: row.column for key, row in rows.items()}
   means = {
     arm: {
-      key: float(np.mean([measures.value(result, key) for result in seeds]))
-      for key in columns
+      key: float(np.mean([rows_lib.value(result, row) for result in seeds]))
+      for key, row in rows.items()
     }
     for arm, seeds in results.items()
   }
@@ -88,7 +44,7 @@ def controls_table(
   for arm in results:
     if not any(np.isfinite(means[arm][key]) for key in shown):
       continue
-    cells = [f"{_cell(means[arm][k], units[k]):>{n}}" for k, n in places.items()]
+    cells = [f"{_cell(means[arm][k], rows[k].unit):>{n}}" for k, n in places.items()]
     lines.append(f"{labels[arm]:{width}}" + "".join(cells))
   count = len(next(iter(results.values())))
   lines += [

@@ -11,8 +11,9 @@ from ncl_jax import features
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import pairs, program
+from ncl_jax.evaluators import embedding, pairs
 from ncl_jax.evaluators import sepin as sepin_lib
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.report import explorer
 from ncl_jax.report.explorer import data, thumbnails
 from ncl_jax.training import workdir as workdir_lib
@@ -42,10 +43,10 @@ def explore(
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.
   """
-  run = program.open_run(workdir, step)
+  run = open_run(workdir, step)
   opened = [run]
   if versus:
-    other = program.open_run(versus, source=run.source)
+    other = open_run(versus, source=run.source)
     seen, theirs = (x.config.data.to_dict() for x in (run, other))
     # The same set may lie in two places.
     if (
@@ -94,7 +95,7 @@ def explore(
   return explorer.write(out or run.path / "explorer.html", page)
 
 
-def _labels(opened: list[program.Run]) -> list[str]:
+def _labels(opened: list[Run]) -> list[str]:
   names = [run.config.method.upper() for run in opened]
   if len(set(names)) == len(names):
     return names
@@ -104,10 +105,9 @@ def _labels(opened: list[program.Run]) -> list[str]:
   ]
 
 
-def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
-  parts = run.config, run.variables, run.source
-  f = program.extract(*parts, "test", run.mesh).layer("f", run.config.loss.transform)
-  scores = sepin_lib.dimensions(*parts, run.mesh) if sepin else None
+def _side(run: Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
+  f = run.layer("f", "test")
+  scores = sepin_lib.dimensions(run) if sepin else None
   side = explorer.Side(label, f[ids], scores)
   if run.config.model.backbone not in config_lib.VITS:
     return side
@@ -125,21 +125,20 @@ def _side(run: program.Run, label: str, ids: np.ndarray, sepin: bool) -> explore
 
 
 def _others(
-  run: program.Run,
+  run: Run,
   captions: np.ndarray | None,
   words: tuple[str, ...],
   partners: np.ndarray | None,
 ) -> dict[str, Any]:
   """Features of what stands beside the images, by the run's other tower."""
-  parts = run.config, run.variables
   if run.config.loss.name == "clip":
     # As trained: whole captions. And words alone, as they name what a dimension is.
     texts = {"captions": captions, "words": words}
     return {
-      name: pairs.embed_texts(*parts, rows)
+      name: embedding.embed_texts(run, rows)
       for name, rows in texts.items()
       if rows is not None and len(rows)
     }
   if partners is None:
     return {}
-  return {"partners": pairs.embed_images(*parts, run.source, partners, run.mesh)}
+  return {"partners": embedding.embed_images(run, partners)}

@@ -6,7 +6,7 @@ import numpy as np
 
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.host import paths
 from ncl_jax.report import figures
 from ncl_jax.report.comparison import Arm, Comparison
@@ -34,8 +34,8 @@ def draw(
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.
   """
-  method = program.open_run(workdir)
-  baseline = program.open_run(versus, source=method.source)
+  method = open_run(workdir)
+  baseline = open_run(versus, source=method.source)
   if method.config.data.to_dict() != baseline.config.data.to_dict():
     raise InputError(
       f"{method.path} and {baseline.path} are runs of different data; allowed: of the"
@@ -44,8 +44,7 @@ def draw(
   source = method.source
   arms, layers = [], []
   for key, run in (("baseline", baseline), ("method", method)):
-    test = program.extract(run.config, run.variables, source, "test", run.mesh)
-    f = test.layer("f", run.config.loss.transform)
+    test, f = run.extract("test"), run.layer("f", "test")
     label = run.config.method.upper()
     if method.config.method == baseline.config.method:
       label = f"{label} {run.path.parent.name}/{run.path.name}"

@@ -184,7 +184,7 @@ def reproduce(
   seeds: int = SEEDS,
   accelerator: str = "H100",
   rate: float = 0.0,
-  programs: Sequence[str] | None = None,
+  evaluators: Sequence[str] | None = None,
   dry_run: bool = False,
 ) -> str:
   """Trains, evaluates and judges; called again it goes on where it stopped.
@@ -196,7 +196,7 @@ def reproduce(
     seeds: pairs of runs.
     accelerator: see `forecast`.
     rate: see `forecast`.
-    programs: see `compare.compare`.
+    evaluators: see `compare.compare`.
     dry_run: only tell what would be done; nothing is written.
 
   Returns:
@@ -216,7 +216,7 @@ def reproduce(
   made = prepare(config, path, seeds)
   for line in (before, *(f"claimed: {claim.text}" for claim in made)):
     logging.info("%s", line)
-  compare.compare(config, path, seeds=seeds, programs=programs)
+  compare.compare(config, path, seeds=seeds, evaluators=evaluators)
   return judge(path, made)
 
 

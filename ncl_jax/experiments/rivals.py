@@ -4,13 +4,14 @@ Each is fitted to CL's f of the training images (rows of unit length) and gets a
 dimensions, or as many active ones, as NCL has.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import baseline_features, rotations
 
 Encode = Callable[[np.ndarray], np.ndarray]
@@ -18,17 +19,28 @@ FITTED_ROWS = 50_000  # training images at most
 SHARES = (0.95, 0.99)  # of the variance, that the directions of a rotation hold
 
 
-def rivals(
-  cl: program.Run, ncl: program.Run
-) -> list[tuple[str, str, str, baseline_features.Codes]]:
-  """The rivals of a pair of runs of one seed.
+@dataclasses.dataclass(frozen=True)
+class Rival:
+  """What can be made of CL's f.
+
+  Attributes:
+    label: what a reader sees.
+    note: what it is.
+    fit: from CL's f of training images, NCL's run and a seed to the features.
+  """
+
+  label: str
+  note: str
+  fit: Callable[[np.ndarray, Run, int], Encode]
+
+
+def rival(key: str, cl: Run, ncl: Run) -> baseline_features.Codes:
+  """The features of a rival of a pair of runs of one seed, as codes of CL's f.
 
   Args:
+    key: of `RIVALS`.
     cl: the run without a transform.
     ncl: the run with one.
-
-  Returns:
-    For each its key, label, note, and the features as codes of CL's f.
 
   Raises:
     InputError: if `cl` has a transform.
@@ -38,66 +50,14 @@ def rivals(
       f"{cl.path} has the transform {cl.config.loss.transform}: rivals are made of "
       "CL's features, which have none"
     )
-  extract = baseline_features.remembered(cl, baseline_features.hidden_of(cl))
-  train = extract(cl.config, cl.source, "train", cl.mesh)
-  f = baseline_features.some_rows(
-    train.layer("f", "identity"), cl.config.seed, FITTED_ROWS
-  )
-  seen = program.extract(ncl.config, ncl.variables, ncl.source, "train", ncl.mesh)
-  on = np.abs(seen.layer("f", ncl.config.loss.transform)) > ncl.config.eval.threshold
-  width = min(config_lib.widths(ncl.config)["z"], len(f))
-  active = max(1, round(float(on.sum(1).mean())))
-  seed = cl.config.seed
-  found = [
-    ("both_signs", "both signs", "f and -f, rectified", both_signs),
-    (
-      "same_activity",
-      "NCL's activity",
-      "of each dimension the images above a value, as many as activate one of NCL's; "
-      "CL's dimension of most variance has NCL's most frequent one's",
-      same_activity(f, on.mean(0)),
-    ),
-    (
-      "kmeans",
-      "k-means",
-      f"{width} clusters; of each image the {active} nearest at most, as NCL activates",
-      kmeans(f, width, active, seed),
-    ),
-  ]
-  for share in SHARES:
-    found.append(
-      (
-        f"varimax_{share:.0%}".removesuffix("%"),
-        f"varimax, {share:.0%}",
-        f"centred, in the directions of {share:.0%} of the variance, rotated to sparse "
-        "axes",
-        varimax(f, share),
-      )
-    )
-  share = SHARES[0]
-  found += [
-    (
-      "pca",
-      f"PCA, {share:.0%}",
-      f"centred, in the directions of {share:.0%} of the variance",
-      pca(f, share),
-    ),
-    (
-      "ica",
-      f"ICA, {share:.0%}",
-      f"independent components in the directions of {share:.0%} of the variance",
-      ica(f, share, seed),
-    ),
-  ]
-  return [
-    (
-      f"cl_{key}",
-      f"CL: {label}",
-      f"of CL's f: {note}",
-      baseline_features.Codes(extract, encode, encode(f[:1]).shape[1], "f"),
-    )
-    for key, label, note, encode in found
-  ]
+  f = baseline_features.some_rows(cl.layer("f", "train"), cl.config.seed, FITTED_ROWS)
+  encode = RIVALS[key].fit(f, ncl, cl.config.seed)
+  return baseline_features.codes(cl, encode, encode(f[:1]).shape[1], "f")
+
+
+def _active(ncl: Run) -> np.ndarray:
+  """Where an image activates a dimension of NCL's f, [N, D] of the training images."""
+  return np.abs(ncl.layer("f", "train")) > ncl.config.eval.threshold
 
 
 def both_signs(f: np.ndarray) -> np.ndarray:
@@ -200,3 +160,48 @@ def ica(f: np.ndarray, share: float, seed: int) -> Encode:
   mean, directions = subspace(f, share)
   unmixing, centre = rotations.ica((f - mean) @ directions, seed)
   return lambda x: ((x - mean) @ directions - centre) @ unmixing
+
+
+def _kmeans_as_active(f: np.ndarray, ncl: Run, seed: int) -> Encode:
+  active = max(1, round(float(_active(ncl).sum(1).mean())))
+  width = min(config_lib.widths(ncl.config)["z"], len(f))
+  return kmeans(f, width, active, seed)
+
+
+def _varimax(share: float) -> Rival:
+  return Rival(
+    f"varimax, {share:.0%}",
+    f"centred, in the directions of {share:.0%} of the variance, rotated to sparse "
+    "axes",
+    lambda f, ncl, seed: varimax(f, share),
+  )
+
+
+RIVALS = {
+  "cl_both_signs": Rival(
+    "both signs", "f and -f, rectified", lambda f, ncl, seed: both_signs
+  ),
+  "cl_same_activity": Rival(
+    "NCL's activity",
+    "of each dimension the images above a value, as many as activate one of NCL's; "
+    "CL's dimension of most variance has NCL's most frequent one's",
+    lambda f, ncl, seed: same_activity(f, _active(ncl).mean(0)),
+  ),
+  "cl_kmeans": Rival(
+    "k-means",
+    "as many clusters as NCL has dimensions; of each image as many of the nearest as "
+    "NCL activates, at most",
+    _kmeans_as_active,
+  ),
+  **{f"cl_varimax_{share:.0%}".removesuffix("%"): _varimax(share) for share in SHARES},
+  "cl_pca": Rival(
+    f"PCA, {SHARES[0]:.0%}",
+    f"centred, in the directions of {SHARES[0]:.0%} of the variance",
+    lambda f, ncl, seed: pca(f, SHARES[0]),
+  ),
+  "cl_ica": Rival(
+    f"ICA, {SHARES[0]:.0%}",
+    f"independent components in the directions of {SHARES[0]:.0%} of the variance",
+    lambda f, ncl, seed: ica(f, SHARES[0], seed),
+  ),
+}

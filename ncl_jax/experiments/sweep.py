@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import itertools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -12,10 +11,11 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, evaluators
+from ncl_jax import checks
 from ncl_jax import config as config_lib
 from ncl_jax.errors import Failed, InputError, Stopped
-from ncl_jax.evaluators import knn, needs, other_sets, program
+from ncl_jax.evaluators import execute, knn, registry
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import baseline_features, result_cache
 from ncl_jax.host import paths
 from ncl_jax.report import sweep as sweep_lib
@@ -23,7 +23,7 @@ from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.training import fingerprints, loop
 from ncl_jax.training import workdir as workdir_lib
 
-PROGRAMS = ("feature_stats", "knn")
+EVALUATORS = ("feature_stats", "knn")
 METHOD = "method"
 
 
@@ -147,7 +147,7 @@ def sweep(
   grid: str,
   *,
   recipe: Callable[[str], ConfigDict] | None = None,
-  programs: Sequence[str] = PROGRAMS,
+  evaluators: Sequence[str] = EVALUATORS,
 ) -> str:
   """Trains and evaluates every cell of a grid, then writes a table and a figure.
 
@@ -161,7 +161,7 @@ def sweep(
       sweep.jsonl, sweep.md and sweep.png, written anew after each.
     grid: see `parse_grid`.
     recipe: see `cells`.
-    programs: keys of `evaluators.PROGRAMS`; those that need labels are left out without
+    evaluators: of `registry.single`; those that need labels are left out without
       them.
 
   Returns:
@@ -173,15 +173,15 @@ def sweep(
     Failed: at the end, if a cell failed, naming each.
     Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
-  for name in programs:
-    checks.choice("program", name, tuple(evaluators.PROGRAMS))
+  for name in evaluators:
+    checks.choice("evaluator", name, registry.single())
   made = cells(config, parse_grid(grid), recipe)
   root = paths.local(workdir).resolve()
   with workdir_lib.alone(root, "sweeping"):
-    return _sweep(made, root, programs)
+    return _sweep(made, root, evaluators)
 
 
-def _sweep(made: Sequence[Cell], root: pathlib.Path, programs: Sequence[str]) -> str:
+def _sweep(made: Sequence[Cell], root: pathlib.Path, names: Sequence[str]) -> str:
   """`sweep` of what was checked, in a directory that is held."""
   known = result_cache.Ledger(root / "measured.jsonl")
   rows: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ def _sweep(made: Sequence[Cell], root: pathlib.Path, programs: Sequence[str]) ->
     logging.info("cell %d of %d: %s", number, len(made), cell.name)
     row: dict[str, Any] = {"cell": cell.name, "settings": cell.settings}
     try:
-      row |= _measured(cell, root / cell.name, known, programs)
+      row |= _measured(cell, root / cell.name, known, names)
     except Stopped:
       raise
     # Whatever it is, the other cells are to run all the same.
@@ -218,36 +218,35 @@ def _sweep(made: Sequence[Cell], root: pathlib.Path, programs: Sequence[str]) ->
 
 
 def _measured(
-  cell: Cell, path: pathlib.Path, known: result_cache.Ledger, programs: Sequence[str]
+  cell: Cell, path: pathlib.Path, known: result_cache.Ledger, names: Sequence[str]
 ) -> dict[str, Any]:
-  """Trains a cell, and gives what the programs find: program -> result."""
+  """Trains a cell, and gives what the evaluators find: evaluator -> result."""
   source = workdir_lib.kept_source(cell.config)
   loop.train(cell.config, path, source)
   step = max(checkpoint.steps(path))
 
   @functools.cache
-  def run() -> program.Run:
-    return program.open_run(path, step, source)
+  def run() -> Run:
+    return open_run(path, step, source)
 
   @functools.cache
   def digest() -> str:
     return fingerprints.network(run().config, run().variables)
 
   found: dict[str, Any] = {"step": step}
-  applicable = needs.applicable(cell.config, source)
-  for name in (name for name in programs if name in applicable):
-    module, options = evaluators.PROGRAMS[name]
-    if name in evaluators.RESUMABLE:
-      options = options | {"folder": path / "eval" / module}
-    loaded = importlib.import_module(f"{evaluators.__name__}.{module}")
+  applicable = registry.applicable(cell.config, source)
+  for name in (name for name in names if name in applicable):
+    evaluator = registry.registered()[name]
+    options = evaluator.options_in(path / "eval")
 
-    def measure(loaded=loaded, options=options):
-      return program.evaluate(loaded, run(), **options)
+    def measure(evaluator=evaluator, options=options):
+      return execute.evaluate(evaluator, run(), **options)
 
     # Weights and settings too: a cell may have been trained anew.
     of = {"cell": cell.name, "step": step, "program": name, "run": digest()}
-    of |= {"data": other_sets.fingerprint(name, run().config, source)}
-    of |= fingerprints.versions(loaded.__name__)
+    data = {"": fingerprints.data(source)}
+    of |= {"data": data | evaluator.reads(run().config, source)}
+    of |= fingerprints.versions(evaluator.module)
     found[name] = known.get(of, measure)
   if "knn" in found:
     resolved = workdir_lib.read_config(path)
@@ -267,10 +266,8 @@ def _control(kind, config, source, known, run) -> dict[str, Any]:
 
   def measure():
     opened = run()
-    variables = (
-      program.untrained(opened) if kind == "untrained" else baseline_features.pixels
-    )
-    found = knn.evaluate(opened.config, variables, opened.source, opened.mesh)
+    pixels = baseline_features.Pixels(opened.config, opened.source, opened.mesh)
+    found = knn.evaluate(opened.untrained() if kind == "untrained" else pixels)
     return {"h": {"accuracy": found["h"]["accuracy"]}}
 
   of = {"control": kind, "settings": jsonl.to_json(settings)}

@@ -1,6 +1,7 @@
 """Weighted nearest-neighbour classification: a probe that needs no training."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,12 +56,12 @@ def knn_predict(
   >>> knn_predict(bank, jnp.array([0, 0, 1]), jnp.array([[0.1, 2.0]]), 2, k=1).tolist()
   [1]
   """
-  arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-  arguments = _checked(*arguments, block_size)
-  _check_finite(train_f, arguments[1], f)
-  votes = _votes(*arguments, relative=True)
+  search = _Search(num_classes, k, distance, block_size)
+  labels = _checked(train_f, train_labels, f, temperature, search)
+  _check_finite(train_f, labels, f)
+  votes = _votes(train_f, labels, f, temperature, search, relative=True)
   best = jnp.argmax(votes, axis=1).astype(jnp.int32)
-  good = _finite_rows(train_f, arguments[1], f)
+  good = _finite_rows(train_f, labels, f)
   return jnp.where(good & (jnp.max(votes, axis=1) > 0), best, -1)
 
 
@@ -104,11 +105,11 @@ def knn_scores(
   ...            distance="euclidean").round(1).tolist()
   [[100000.0, 0.20000000298023224]]
   """
-  arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-  arguments = _checked(*arguments, block_size)
-  _check_finite(train_f, arguments[1], f)
-  good = _finite_rows(train_f, arguments[1], f)
-  return nan_unless(good[:, None], _votes(*arguments))
+  search = _Search(num_classes, k, distance, block_size)
+  labels = _checked(train_f, train_labels, f, temperature, search)
+  _check_finite(train_f, labels, f)
+  good = _finite_rows(train_f, labels, f)
+  return nan_unless(good[:, None], _votes(train_f, labels, f, temperature, search))
 
 
 @on_any_mesh()
@@ -146,39 +147,39 @@ def knn_predict_grid(
       f"ks = {ks!r}, temperatures = {temperatures!r}: neither may be empty"
     )
   for k in ks:
+    search = _Search(num_classes, k, distance, block_size)
     for temperature in temperatures:
-      arguments = (train_f, train_labels, f, num_classes, k, temperature, distance)
-      _, numbers, *_ = _checked(*arguments, block_size)
+      numbers = _checked(train_f, train_labels, f, temperature, search)
   _check_finite(train_f, numbers, f)
-  labels = _predictions(
-    train_f,
-    numbers,
-    f,
-    num_classes,
-    tuple(ks),
-    jnp.asarray(temperatures),
-    distance,
-    block_size,
-  )
+  search = search._replace(k=max(ks))
+  settings = tuple(ks), jnp.asarray(temperatures)
+  labels = _predictions(train_f, numbers, f, *settings, search)
   return jnp.where(_finite_rows(train_f, numbers, f)[None, None], labels, -1)
 
 
-def _checked(
-  train_f, train_labels, f, num_classes, k, temperature, distance, block_size
-):
-  """The arguments, labels as int32."""
-  checks.choice("distance", distance, DISTANCES)
-  checks.whole("num_classes", num_classes, 1)
+class _Search(NamedTuple):
+  """How neighbours are searched; static under `jax.jit`."""
+
+  num_classes: int
+  k: int
+  distance: str
+  block_size: int
+
+
+def _checked(train_f, train_labels, f, temperature, search: _Search):
+  """The labels as int32, everything else as it must be."""
+  checks.choice("distance", search.distance, DISTANCES)
+  checks.whole("num_classes", search.num_classes, 1)
   checks.features("train_f", train_f)
-  numbers = checks.labels(
-    "train_labels", train_labels, jnp.shape(train_f)[0], num_classes
+  labels = checks.labels(
+    "train_labels", train_labels, jnp.shape(train_f)[0], search.num_classes
   )
   checks.features("f", f)
   checks.same_width("f", f, "train_f", train_f)
-  checks.whole("k", k, 1, jnp.shape(train_f)[0])
+  checks.whole("k", search.k, 1, jnp.shape(train_f)[0])
   checks.positive("temperature", temperature)
-  checks.whole("block_size", block_size, 1)
-  return train_f, numbers, f, num_classes, k, temperature, distance, block_size
+  checks.whole("block_size", search.block_size, 1)
+  return labels
 
 
 def _check_finite(train_f, train_labels, f):
@@ -192,36 +193,24 @@ def _finite_rows(train_f, train_labels, f):
   return jnp.all(jnp.isfinite(f), axis=1) & jnp.all(bank)
 
 
-@jax.jit(static_argnames=("num_classes", "k", "distance", "block_size", "relative"))
-def _votes(
-  train_f,
-  train_labels,
-  f,
-  num_classes,
-  k,
-  temperature,
-  distance,
-  block_size,
-  relative=False,
-):
+@jax.jit(static_argnames=("search", "relative"))
+def _votes(train_f, train_labels, f, temperature, search: _Search, relative=False):
   """[N, K] votes; `relative`: divided by the nearest neighbour's, for cosine."""
 
   def vote(best):
-    return _count(best, k, temperature, distance, relative)
+    return _count(best, search.k, temperature, search.distance, relative)
 
-  return _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size)
+  return _search(vote, train_f, train_labels, f, search)
 
 
-@jax.jit(static_argnames=("num_classes", "ks", "distance", "block_size"))
-def _predictions(
-  train_f, train_labels, f, num_classes, ks, temperatures, distance, block_size
-):
+@jax.jit(static_argnames=("ks", "search"))
+def _predictions(train_f, train_labels, f, ks, temperatures, search: _Search):
   """[len(ks), len(temperatures), N] labels; votes are counted block by block."""
 
   def vote(best):
     def at(setting):
       k, temperature = setting
-      votes = _count(best, k, temperature, distance, relative=True)
+      votes = _count(best, k, temperature, search.distance, relative=True)
       label = jnp.argmax(votes, axis=1).astype(jnp.int32)
       return jnp.where(jnp.max(votes, axis=1) > 0, label, -1)
 
@@ -231,14 +220,13 @@ def _predictions(
     )
     return jax.lax.map(at, settings).T
 
-  labels = _search(
-    vote, train_f, train_labels, f, num_classes, max(ks), distance, block_size
-  )
+  labels = _search(vote, train_f, train_labels, f, search)
   return labels.T.reshape(len(ks), len(temperatures), -1)
 
 
-def _search(vote, train_f, train_labels, f, num_classes, k, distance, block_size):
+def _search(vote, train_f, train_labels, f, search: _Search):
   """`vote(best)` for every block of queries, concatenated; `best` as in `_merge`."""
+  num_classes, k, distance, block_size = search
   n, m = f.shape[0], train_f.shape[0]
   double = jnp.float64 in (train_f.dtype, f.dtype)
   dtype = jnp.float64 if double else jnp.float32

@@ -24,7 +24,7 @@ from configs import cifar10_small
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import LAYERS, Run, open_run
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import loop
 from ncl_jax.training import workdir as workdir_lib
@@ -100,9 +100,9 @@ def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str)
   except FloatingPointError as error:
     row["diverged"] = str(error)
   else:
-    run = program.open_run(path, source=source)
-    row |= neighbours(run, run.variables)
-    row |= {f"untrained_{k}": v for k, v in neighbours(run, untrained(run)).items()}
+    run = open_run(path, source=source)
+    row |= neighbours(run)
+    row |= {f"untrained_{k}": v for k, v in neighbours(run.untrained()).items()}
   jsonl.append(file, row | about(begun))
 
 
@@ -127,20 +127,12 @@ def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> Non
   jsonl.append(file, row | about(begun))
 
 
-def untrained(run: program.Run) -> Any:
-  """The variables before training."""
-  return program.untrained(run)
-
-
-def neighbours(run: program.Run, variables: Any) -> dict[str, float]:
+def neighbours(run: Run) -> dict[str, float]:
   """Nearest-neighbour accuracy on h and f, as `launch.knn` has it."""
   config = run.config
-  bank, asked = (
-    program.extract(config, variables, run.source, split, run.mesh)
-    for split in ("train", "test")
-  )
+  bank, asked = run.extract("train"), run.extract("test")
   found = {}
-  for layer in program.LAYERS:
+  for layer in LAYERS:
     guess = metrics.knn_predict(
       bank.layer(layer, config.loss.transform),
       bank.labels,

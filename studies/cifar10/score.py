@@ -15,7 +15,8 @@ import numpy as np
 from absl import logging
 
 from ncl_jax import metrics
-from ncl_jax.evaluators import linear_probe, program
+from ncl_jax.evaluators import logistic_regression
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import baseline_features
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import workdir as workdir_lib
@@ -48,19 +49,20 @@ def main() -> None:
   for seed in SEEDS:
     of = {}
     for method in METHODS:
-      run = program.open_run(out / f"seed{seed}" / method, source=source)
-      train, test = both(run, run.variables)
+      run = open_run(out / f"seed{seed}" / method, source=source)
+      train, test = both(run)
       labels = scores.Labels(train.labels, test.labels, source.num_classes)
       of[method] = in_f(run, train, test)
       for name, value in on_h(train, test, labels, seed).items():
         accuracy.setdefault(f"{method}_{name}", []).append(value)
-    fresh = in_f(run, *both(run, program.untrained(run)))
+    fresh = in_f(run, *both(run.untrained()))
     rows += scores.seed_rows(of["cl"], of["ncl"], fresh, labels, seed)
     jsonl.write(out / "data" / "scores.jsonl", rows)
     for method in METHODS:
       kept[method].append(of[method])
   pixels = [
-    baseline_features.pixels(run.config, source, s, run.mesh) for s in ("train", "test")
+    baseline_features.Pixels(run.config, source, run.mesh).extract(split)
+    for split in ("train", "test")
   ]
   document = {
     "alignment": {m: scores.alignment(f, list(SEEDS)) for m, f in kept.items()},
@@ -71,15 +73,12 @@ def main() -> None:
   print("\n".join(tables(out / "data")))
 
 
-def both(run: program.Run, variables: Any):
+def both(run: Run):
   """The features of the training and of the test images."""
-  return (
-    program.extract(run.config, variables, run.source, split, run.mesh)
-    for split in ("train", "test")
-  )
+  return run.extract("train"), run.extract("test")
 
 
-def in_f(run: program.Run, train, test) -> scores.Features:
+def in_f(run: Run, train, test) -> scores.Features:
   """What the loss compared."""
   return scores.Features(
     *(x.layer("f", run.config.loss.transform) for x in (train, test))
@@ -94,7 +93,7 @@ def neighbours(train: np.ndarray, test: np.ndarray, labels: scores.Labels) -> fl
 
 def on_h(train, test, labels: scores.Labels, seed: int) -> dict[str, float]:
   """Accuracies on h."""
-  probe = linear_probe.probe(
+  probe = logistic_regression.probe(
     train.h,
     labels.train,
     test.h,

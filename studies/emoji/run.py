@@ -18,7 +18,7 @@ from absl import logging
 from benchmarks import measure
 from benchmarks.measure import table
 from configs import pairs as pairs_config
-from ncl_jax.evaluators import pairs, program
+from ncl_jax.evaluators import execute, pairs
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import loop
 
@@ -86,7 +86,7 @@ def result(run: pathlib.Path) -> dict[str, Any]:
   """What `launch.pairs` says of a run, asked once."""
   file = run / "eval" / "pairs.jsonl"
   if not file.exists():
-    program.run(pairs, run)
+    execute.run(pairs.evaluate, run)
   return jsonl.read(file)[-1]
 
 

@@ -28,7 +28,8 @@ from ncl_jax import features, metrics
 from ncl_jax.config import methods
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
-from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.evaluators import feature_stats
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import baseline_features
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import loop
@@ -142,7 +143,7 @@ def measured(
   row = {"cell": cell, "learning rate": rate, "seed": seed}
   try:
     run = loop.train(config, file.with_suffix(""), source)
-    row |= look(program.open_run(run, source=source), flags.labelled)
+    row |= look(open_run(run, source=source), flags.labelled)
   except FloatingPointError:
     row["diverged"] = True
   # Whole or not at all: another process may be reading.
@@ -152,20 +153,17 @@ def measured(
   print(f"{file.name}: {row.get('h, few')} of {row.get('untrained, few')}", flush=True)
 
 
-def look(run: program.Run, labelled: int) -> dict[str, float]:
+def look(run: Run, labelled: int) -> dict[str, float]:
   """Neighbours with few and all labels, also of the controls; the state of f and h."""
   config = run.config
   sources = {
-    "h": run.variables,
-    "untrained": program.untrained(run),
-    "pixels": baseline_features.pixels,
+    "h": run,
+    "untrained": run.untrained(),
+    "pixels": baseline_features.Pixels(config, run.source, run.mesh),
   }
   row = {}
-  for name, variables in sources.items():
-    bank, test = (
-      program.extract(config, variables, run.source, split, run.mesh)
-      for split in ("train", "test")
-    )
+  for name, seen in sources.items():
+    bank, test = seen.extract("train"), seen.extract("test")
     few = stratified(bank.labels, labelled)
     for layer in ("h", "f") if name == "h" else ("h",):
       shown = layer if name == "h" else name

@@ -24,7 +24,8 @@ from benchmarks import measure
 from benchmarks.measure import ROOT, machine
 from configs import digits
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.evaluators import feature_stats
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import baseline_features, result_cache
 from ncl_jax.runtime import compile_cache
 from ncl_jax.training import fingerprints, loop
@@ -120,40 +121,41 @@ def fit(
   return loop.train(config, out / f"{name}-{method}-seed{seed}")
 
 
-def opened(name: str, run: pathlib.Path) -> program.Run:
+def opened(name: str, run: pathlib.Path) -> Run:
   """A run with its data, of emoji with fewer test images."""
-  found = program.open_run(run)
+  found = open_run(run)
   if name == "emoji":
     folder = pathlib.Path(found.config.data.source.partition(":")[2]).parent
     found = dataclasses.replace(found, source=sets.emoji(folder, found.source))
   return found
 
 
-def evaluated(name: str, cl: program.Run, ncl: program.Run) -> dict[str, Any]:
+def evaluated(name: str, cl: Run, ncl: Run) -> dict[str, Any]:
   """{"rows": what `evaluate` gives}."""
   return {"rows": evaluate(name, cl, ncl)}
 
 
-def evaluate(name: str, cl: program.Run, ncl: program.Run) -> list[dict[str, Any]]:
+def evaluate(name: str, cl: Run, ncl: Run) -> list[dict[str, Any]]:
   """What the dimensions of two runs of one seed, and of the controls, stand for."""
   seed = ncl.config.seed
   mapped = ncl.config.loss.transform
-  fresh = program.untrained(ncl)
-  pixels = baseline_features.fitted(baseline_features.pixels, "pca", cl)
+  fresh = ncl.untrained()
+  pixels = baseline_features.fitted(
+    baseline_features.Pixels(cl.config, cl.source, cl.mesh), "pca"
+  )
   arms = {
-    "CL": (cl.config, cl.variables, "identity"),
-    "NCL": (ncl.config, ncl.variables, mapped),
-    "CL + transform": (cl.config, cl.variables, mapped),
-    "untrained + transform": (ncl.config, fresh, mapped),
-    "PCA of pixels": (cl.config, pixels, "identity"),
+    "CL": (cl, "identity"),
+    "NCL": (dataclasses.replace(ncl, source=cl.source), mapped),
+    "CL + transform": (cl, mapped),
+    "untrained + transform": (dataclasses.replace(fresh, source=cl.source), mapped),
+    "PCA of pixels": (pixels, "identity"),
   }
   groups = sets.groups(name, cl.source)
   tested, read = {}, {}
-  for arm, (config, variables, transform) in arms.items():
+  for arm, (seen, transform) in arms.items():
 
-    def features(split, layer, config=config, variables=variables, transform=transform):
-      found = program.extract(config, variables, cl.source, split, cl.mesh)
-      return found.layer(layer, transform)
+    def features(split, layer, seen=seen, transform=transform):
+      return seen.extract(split).layer(layer, transform)
 
     tested[arm] = features("test", "f")
     if name == "two" and arm != "CL + transform":

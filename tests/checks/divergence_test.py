@@ -12,6 +12,7 @@ from ncl_jax.config import supervised_recipe
 from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import supervised
+from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments.identifiability import fit, space
 from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.runtime import sharding as sharding_lib
@@ -157,7 +158,7 @@ def test_finetuning_and_the_probe_by_sgd(tmp_path, rate, is_frozen):
   how = supervised_recipe.Recipe(epochs=4, batch_size=16, warmup_epochs=1.0)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: a parameter is not"):
     supervised.train(
-      how, config, variables, source, mesh, frozen=is_frozen, folder=tmp_path
+      how, Run(config, variables, source, mesh), frozen=is_frozen, folder=tmp_path
     )
   (folder,) = tmp_path.iterdir()
   assert is_kept_whole(folder, 3)

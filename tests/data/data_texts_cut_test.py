@@ -84,13 +84,13 @@ def test_losses_without_negatives_say_so(name):
 
 
 def test_results_count_the_test_images_of_unseen_classes():
-  from ncl_jax.evaluators import program
+  from ncl_jax.evaluators.run import describe
 
   source = tiny.source()
   config = config_lib.resolve(tiny.config(), source)
-  assert program.describe(config, source)["unseen_test_images"] == 0
+  assert describe(config, source)["unseen_test_images"] == 0
   test = source.split("test")
   source.split("train").labels[:] = 0
   expected = int((test.labels > 0).sum())
   assert expected > 0
-  assert program.describe(config, source)["unseen_test_images"] == expected
+  assert describe(config, source)["unseen_test_images"] == expected

@@ -14,13 +14,14 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import (
   axes,
+  execute,
   feature_stats,
-  linear_probe,
+  logistic_regression,
   meaning,
-  program,
   selection,
   sepin,
 )
+from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import jsonl
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import step as step_lib
@@ -34,7 +35,7 @@ def run(tmp_path_factory, two_blocks):
   mesh = sharding_lib.make_mesh()
   variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
   path = tmp_path_factory.mktemp("run")
-  return program.Run(config, variables, 0, source, mesh, path)
+  return Run(config, variables, source, mesh, path, 0)
 
 
 def evaluate(run, evaluator, source=None, **options):
@@ -154,15 +155,12 @@ def test_sepin_needs_images(run):
 
 @pytest.fixture(scope="module")
 def parts(run):
-  return {
-    name: program.extract(run.config, run.variables, run.source, name, run.mesh)
-    for name in ("train", "test")
-  }
+  return {name: run.extract(name) for name in ("train", "test")}
 
 
 def test_features_do_not_depend_on_devices(run, parts):
   alone = sharding_lib.make_mesh(jax.devices()[:1])
-  seen = program.extract(run.config, run.variables, run.source, "test", alone)
+  seen = Run(run.config, run.variables, run.source, alone).extract("test")
   np.testing.assert_array_equal(seen.ids, np.arange(45))
   for name in ("h", "hidden", "z"):
     expected = getattr(parts["test"], name)
@@ -214,7 +212,7 @@ def test_selection_scores_with_the_probe_and_retrieval(
   result = evaluate(run, selection, transfer=other)
   f = {name: by_hand(parts, name) for name in parts}
   labels = {name: part.labels for name, part in parts.items()}
-  probe = linear_probe.probe(
+  probe = logistic_regression.probe(
     f["train"], labels["train"], f["test"], labels["test"], num_classes=2
   )
   precision, _ = metrics.retrieval(f["test"], labels["test"], k=10)
@@ -358,7 +356,7 @@ def test_feature_stats_of_nothing():
 
 
 def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(program, "LAYERS", ("f",))
+  monkeypatch.setattr(feature_stats, "LAYERS", ("f",))
   images, labels = {}, {}
   for name, n in (("train", 64), ("test", 45)):
     images[f"{name}_images"], labels[f"{name}_labels"] = tiny.images(0, n)
@@ -367,7 +365,7 @@ def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
   source = data.load(f"arrays:{tmp_path / 'levels.npz'}")
   result = evaluate(run, feature_stats, source)
   assert set(result["f"]["levels"]) == {"fine"}
-  test = program.extract(run.config, run.variables, source, "test", run.mesh)
+  test = run.extract("test")
   expected = feature_stats.statistics(
     test.layer("f", "rep_relu"),
     labels["test_labels_fine"],
@@ -376,7 +374,7 @@ def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
     activity=0.03,
     seed=0,
   )
-  train = program.extract(run.config, run.variables, source, "train", run.mesh)
+  train = run.extract("train")
   expected |= meaning.statistics(
     train.layer("f", "rep_relu"),
     labels["train_labels_fine"],
@@ -542,7 +540,7 @@ def test_a_run_has_its_own_axes(run, monkeypatch):
 
 @pytest.mark.parametrize("evaluator, options", [(sepin, {})])
 def test_a_program_writes_a_line(run, monkeypatch, evaluator, options):
-  monkeypatch.setattr(program, "open_run", lambda *_: run)
-  row = program.run(evaluator, run.path, **options)
+  monkeypatch.setattr(execute, "open_run", lambda *_: run)
+  row = execute.run(evaluator.evaluate, run.path, **options)
   name = evaluator.__name__.rsplit(".", 1)[-1]
   assert jsonl.read(run.path / "eval" / f"{name}.jsonl") == [jsonl.to_json(row)]

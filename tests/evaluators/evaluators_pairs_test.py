@@ -1,7 +1,6 @@
 """The evaluator of pairs: on planted features, and on a network of two towers."""
 
 import dataclasses
-import types
 
 import jax
 import numpy as np
@@ -11,7 +10,8 @@ import tiny
 from ncl_jax import config as config_lib
 from ncl_jax import features, nonneg, numerics
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import pairs, program
+from ncl_jax.evaluators import embedding, pairs
+from ncl_jax.evaluators.run import Run
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import sharding
 from ncl_jax.training import step as step_lib
@@ -55,11 +55,9 @@ def planted(texts):
 
 def test_planted_features(monkeypatch):
   data = source()
-  monkeypatch.setattr(pairs, "embed_texts", lambda c, v, texts: planted(texts))
-  seen = types.SimpleNamespace(
-    layer=lambda name, transform: planted(data.split("test").captions)
-  )
-  monkeypatch.setattr(program, "extract", lambda *args: seen)
+  monkeypatch.setattr(pairs, "embed_texts", lambda run, texts: planted(texts))
+  captions = data.split("test").captions
+  monkeypatch.setattr(Run, "layer", lambda *args: planted(captions))
   found = pairs.evaluate(config_lib.resolve(config(), data), None, data, None)
   # Each caption stands at two images; the six captions differ.
   assert found["recall"]["image_to_text@1"] == 1 == found["recall"]["text_to_image@5"]
@@ -112,9 +110,9 @@ def test_a_network_of_two_towers(network):
   z = config_lib.model(settings).apply(variables, tokens, method="embed_text")[2]
   g = numerics.l2_normalize(nonneg.relu(z))
   np.testing.assert_allclose(
-    pairs.embed_texts(settings, variables, captions), g, atol=1e-6
+    embedding.embed_texts(settings, variables, captions), g, atol=1e-6
   )
-  f = program.extract(settings, variables, data, "test", mesh).layer("f", "rep_relu")
+  f = Run(settings, variables, data, mesh).extract("test").layer("f", "rep_relu")
   assert isinstance(f, np.ndarray) and f.shape == g.shape
   s = np.asarray(f @ np.asarray(g).T)
   # Images differ by a constant alone: no two of them tie.
@@ -132,19 +130,17 @@ def test_pairs_of_images(monkeypatch):
   settings = config()
   settings.loss.name = "nt_xent"
 
-  def extract(config, variables, source, split, mesh):
-    pixels = source.split(split).images.reshape(12, -1)[:, :4] + np.eye(12, 4)
+  def extract(run, split):
+    pixels = run.source.split(split).images.reshape(12, -1)[:, :4] + np.eye(12, 4)
     return features.Features(*[pixels] * 3, *[np.zeros(12, np.int32)] * 2)
 
-  monkeypatch.setattr(program, "extract", extract)
+  monkeypatch.setattr(Run, "_extract", extract)
   found = pairs.evaluate(config_lib.resolve(settings, data), None, data, None)
   assert {"image_to_partner@1", "partner_to_image@10"} <= found["recall"].keys()
   assert "zero_shot" not in found and "words" not in found["dimensions"][0]
   # The partner is the image upside down, and these are all of one value: the same.
   assert found["recall"]["image_to_partner@10"] >= 10 / 12
-  with pytest.raises(
-    InputError, match="things has no partners and loss.name is nt_xent"
-  ):
+  with pytest.raises(InputError, match="things with loss.name=nt_xent has no pairs"):
     pairs.evaluate(settings, None, source(), None)
 
 
@@ -152,4 +148,4 @@ def test_labels_without_names_are_not_asked_for_by_name(network):
   settings, variables, _ = network
   data = dataclasses.replace(source(), class_names=("0", "1", "2"), level_names={})
   f = np.ones((data.num_examples("test"), settings.model.projector_out), np.float32)
-  assert pairs._zero_shot(settings, variables, data, f) == {}
+  assert pairs._zero_shot(Run(settings, variables, data, None), f) == {}

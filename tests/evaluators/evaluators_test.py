@@ -12,8 +12,16 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from ncl_jax import config as config_lib
 from ncl_jax import features, nonneg
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import feature_stats, knn, linear_probe, program, retrieval
-from ncl_jax.experiments import compare, controls
+from ncl_jax.evaluators import (
+  execute,
+  feature_stats,
+  knn,
+  linear_probe,
+  logistic_regression,
+  retrieval,
+)
+from ncl_jax.evaluators.run import Run, open_run
+from ncl_jax.experiments import compare, rivals
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import loop
 
@@ -28,13 +36,13 @@ def run(tmp_path_factory, source, two_blocks):
   config = tiny.config()
   config.train.epochs = 4
   path = loop.train(config, tmp_path_factory.mktemp("runs") / "ncl", source)
-  return program.open_run(path, source=source)
+  return open_run(path, source=source)
 
 
 def extract(run, split="test", batch_size=16, source=None):
   config = run.config.copy_and_resolve_references()
   config.eval.batch_size = batch_size
-  return program.extract(config, run.variables, source or run.source, split, run.mesh)
+  return Run(config, run.variables, source or run.source, run.mesh).extract(split)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 45, 101])
@@ -146,7 +154,7 @@ def test_the_probe_solves_scikit_learns_problem(strength):
   x = rng.normal(size=(200, 5)).astype(np.float32)
   y = (x @ rng.normal(size=(5, 3)) + rng.normal(size=(200, 3))).argmax(1)
   weights = (rng.random(200) < 0.7).astype(np.float32)
-  ours = linear_probe.fit(x, y, weights, strength, 3).head
+  ours = logistic_regression.fit(x, y, weights, strength, 3).head
   kept = weights > 0
   theirs = LogisticRegression(C=1 / (kept.sum() * strength), tol=1e-9, max_iter=2000)
   theirs.fit(x[kept], y[kept])
@@ -174,10 +182,10 @@ def test_the_probe_is_at_the_optimum_whatever_the_scales_of_features(strength):
     return ce.mean() + strength / 2 * np.sum(np.float64(kernel) ** 2)
 
   least = loss(theirs.coef_.T, theirs.intercept_)
-  found = linear_probe.fit(
+  found = logistic_regression.fit(
     jnp.asarray(x), jnp.asarray(y), jnp.ones(n), strength, classes
   )
-  assert found.converged and found.iterations < linear_probe.MAX_ITERATIONS
+  assert found.converged and found.iterations < logistic_regression.MAX_ITERATIONS
   ours = loss(found.head["kernel"], found.head["bias"])
   assert ours == pytest.approx(least, abs=2e-6)
   scores = x @ found.head["kernel"] + found.head["bias"][None]
@@ -189,18 +197,18 @@ def test_a_probe_that_is_not_at_its_optimum_says_so(monkeypatch):
   x = rng.normal(size=(100, 5)).astype(np.float32)
   y = rng.integers(0, 2, 100)
   args = (x[:80], y[:80], x[80:], y[80:])
-  assert linear_probe.probe(*args, num_classes=2)["converged"] is True
+  assert logistic_regression.probe(*args, num_classes=2)["converged"] is True
   monkeypatch.setattr(linear_probe, "MAX_ITERATIONS", 2)
-  assert linear_probe.probe(*args, num_classes=2)["converged"] is False
+  assert logistic_regression.probe(*args, num_classes=2)["converged"] is False
 
 
 def test_the_probe_chooses_its_penalty_without_the_test_set(run):
   train_set, test = extract(run, "train"), extract(run)
   x, y = train_set.h, test.h
-  result = linear_probe.probe(
+  result = logistic_regression.probe(
     x, train_set.labels, y, test.labels, num_classes=2, seed=0
   )
-  other = linear_probe.probe(
+  other = logistic_regression.probe(
     x, train_set.labels, y, 1 - test.labels, num_classes=2, seed=0
   )
   assert result["regularization"] == other["regularization"]
@@ -209,7 +217,7 @@ def test_the_probe_chooses_its_penalty_without_the_test_set(run):
 
 def test_results_are_appended_with_their_settings(run):
   for _ in range(2):
-    program.run(retrieval, run.path, source=run.source)
+    execute.run(retrieval.evaluate, run.path, source=run.source)
   rows = jsonl.read(run.path / "eval" / "retrieval.jsonl")
   assert len(rows) == 2 and rows[0] == rows[1]
   settings = rows[0]["settings"]
@@ -219,9 +227,9 @@ def test_results_are_appended_with_their_settings(run):
 
 
 def test_steps_can_be_chosen(run):
-  assert program.open_run(run.path, step=8, source=run.source).step == 8
+  assert open_run(run.path, step=8, source=run.source).step == 8
   with pytest.raises(FileNotFoundError, match="step 5"):
-    program.open_run(run.path, step=5, source=run.source)
+    open_run(run.path, step=5, source=run.source)
 
 
 def test_another_width_is_refused(run, tmp_path):
@@ -231,7 +239,7 @@ def test_another_width_is_refused(run, tmp_path):
   try:
     (run.path / "config.json").write_text(config_lib.to_json(config))
     with pytest.raises(InputError, match="does not fit.*backbone"):
-      program.open_run(run.path, source=run.source)
+      open_run(run.path, source=run.source)
   finally:
     (tmp_path / "kept").replace(run.path / "config.json")
 
@@ -250,13 +258,13 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   config = tiny.config()
   config.train.epochs = 2
   config.data.source = f"arrays:{tmp_path / 'tiny.npz'}"
-  programs = ("feature_stats", "knn", "axes")
-  text = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+  names = ("feature_stats", "knn", "axes")
+  text = compare.compare(config, tmp_path / "out", seeds=2, evaluators=names)
   assert "purity" in text and "index.html" in text
-  for control in ("untrained, calibrated + transform", "CL + varimax", "pixels: NMF"):
+  for control in ("untrained + transform", "CL: varimax, 95%", "pixels: k-means"):
     assert control in text
   rows = jsonl.read(tmp_path / "out" / "seed1" / "controls.jsonl")
-  assert len({row["control"] for row in rows}) == len(rows) == 13
+  assert len({row["control"] for row in rows}) == len(rows) == 6
   assert all(set(row["results"]) == {"feature_stats", "knn"} for row in rows)
   assert "same axes in another seed, f" in text
   report = tmp_path / "out" / "report"
@@ -283,14 +291,14 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
     assert cl.seed == seed and cl.loss.transform == "identity"
   # Once more: the runs, and what was measured, are used as they are.
   monkeypatch.setattr(loop, "make_steps", None)
-  monkeypatch.setattr(program, "evaluate", lambda *a, **k: pytest.fail("again"))
-  again = compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+  monkeypatch.setattr(execute, "evaluate", lambda *a, **k: pytest.fail("again"))
+  again = compare.compare(config, tmp_path / "out", seeds=2, evaluators=names)
   assert again == text
   fewer = compare.compare(
-    config, tmp_path / "out", seeds=2, programs=programs, control_programs=("knn",)
+    config, tmp_path / "out", seeds=2, evaluators=names, control_evaluators=("knn",)
   )
   rows = jsonl.read(tmp_path / "out" / "seed1" / "controls.jsonl")
-  assert len(rows) == 13 and all(set(row["results"]) == {"knn"} for row in rows)
+  assert len(rows) == 6 and all(set(row["results"]) == {"knn"} for row in rows)
   assert fewer != text and "class consistency" in fewer
 
   def fail(*args, **kwargs):
@@ -300,12 +308,12 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   measured = tmp_path / "out" / "measured.jsonl"
   kept = measured.read_text().splitlines(keepends=True)
   measured.write_text("".join(line for line in kept if '"axes"' not in line))
-  monkeypatch.setattr(program, "evaluate", fail)
+  monkeypatch.setattr(execute, "evaluate", fail)
   with pytest.raises(Failed, match="index.html[^$]*NCL, seed 1, axes: no such luck"):
-    compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+    compare.compare(config, tmp_path / "out", seeds=2, evaluators=names)
   measured.write_text("".join(kept))
 
-  # Without controls the report is written all the same, and the cause told.
-  monkeypatch.setattr(controls, "controls", fail)
-  with pytest.raises(Failed, match="index.html[^$]*controls, seed 1.*no such luck"):
-    compare.compare(config, tmp_path / "out", seeds=2, programs=programs)
+  # Without a control the report is written all the same, and the cause told.
+  monkeypatch.setattr(rivals, "rival", fail)
+  with pytest.raises(Failed, match="index.html[^$]*CL: k-means, seed 1: no such luck"):
+    compare.compare(config, tmp_path / "out", seeds=2, evaluators=names)

@@ -1,7 +1,6 @@
 """What is not finite is refused before it is measured; what is healthy is not."""
 
 import dataclasses
-import importlib
 import json
 import math
 
@@ -11,18 +10,20 @@ import numpy as np
 import pytest
 import tiny
 
-from ncl_jax import checks, evaluators, features, metrics
+from ncl_jax import checks, features, metrics
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data import corruptions
 from ncl_jax.errors import Failed, InputError
 from ncl_jax.evaluators import (
   axes,
+  execute,
   feature_stats,
-  linear_probe,
-  program,
+  logistic_regression,
+  registry,
   sepin,
   supervised,
 )
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.report.explorer import Side
 from ncl_jax.training import loop
 
@@ -37,7 +38,7 @@ def run(tmp_path_factory, two_blocks):
   source = tiny.source()
   with jax.debug_nans(True):
     path = loop.train(config, tmp_path_factory.mktemp("runs") / "ncl", source)
-    opened = program.open_run(path, source=source)
+    opened = open_run(path, source=source)
   return changed(opened, "bias", 0, -1e3)
 
 
@@ -52,20 +53,21 @@ def changed(run, name, column, value):
 def options_of(name, run):
   if name == "axes":
     return {"other": run}
-  if name in evaluators.RESUMABLE:
+  if registry.registered()[name].trains:
     recipe = supervised_recipe.Recipe(epochs=1, batch_size=16, warmup_epochs=0.0)
-    return evaluators.PROGRAMS[name][1] | {"recipe": recipe}
+    return {"recipe": recipe}
   return {}
 
 
-PROGRAMS = [*evaluators.applicable(labelled=True), *evaluators.PAIRED]
-PROGRAMS = [name for name in PROGRAMS if not name.startswith("finetune_")]
+PROGRAMS = [
+  name
+  for name, declared in registry.registered().items()
+  if not declared.pairs and not name.startswith("finetune_")
+]
 
 
 def evaluated(name, run):
-  module = evaluators.PROGRAMS.get(name, (name, {}))[0]
-  module = importlib.import_module(f"ncl_jax.evaluators.{module}")
-  return program.evaluate(module, run, **options_of(name, run))
+  return execute.evaluate(registry.registered()[name], run, **options_of(name, run))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -91,10 +93,10 @@ def test_features_that_are_not_finite_are_refused(run, name):
 
 
 def test_a_program_of_programs_says_why(run, tmp_path):
-  def call(module, **settings):
-    return program.evaluate(module, changed(run, "bias", 1, INF), **settings)
+  def call(evaluator, **settings):
+    return execute.evaluate(evaluator, changed(run, "bias", 1, INF), **settings)
 
-  rows, failed = program.attempt(["knn", "retrieval"], call, tmp_path)
+  rows, failed = execute.attempt(["knn", "retrieval"], call, tmp_path)
   assert not rows
   assert all("Use an earlier checkpoint" in why for why in failed.values())
   assert Failed  # what `run_all` then raises
@@ -132,7 +134,7 @@ OF_ARRAYS = {
   ),
   "sepin": lambda f: sepin.statistics(f, F, BATCHES, 0.2),
   "sepin, other view": lambda f: sepin.statistics(F, f, BATCHES, 0.2),
-  "probe": lambda f: linear_probe.choose(f, Y, num_classes=2),
+  "probe": lambda f: logistic_regression.choose(f, Y, num_classes=2),
   "axes": lambda f: axes.agreement(F, f, F, F, threshold=1e-5, seed=0),
   "axes, test": lambda f: axes.agreement(F, F, f, F, threshold=1e-5, seed=0),
   "explorer": lambda f: Side("NCL", f),

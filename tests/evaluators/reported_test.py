@@ -9,10 +9,10 @@ import pytest
 import tiny
 from programs import ROOT, call
 
-from ncl_jax import cli, data, evaluators, metrics
+from ncl_jax import cli, data, metrics
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import knn
+from ncl_jax.evaluators import knn, registry
 from ncl_jax.experiments import comparison
 from ncl_jax.experiments import controls_table as controls_table_lib
 from ncl_jax.runtime import sharding as sharding_lib
@@ -160,7 +160,7 @@ def test_without_labels_a_comparison_says_what_needs_them_and_has_no_blanks():
   ]
   for word in ("accuracy", "purity", "Sparsity", "SEPIN"):
     assert word in remark
-  assert evaluators.applicable(False) == ("feature_stats", "sepin")
+  assert registry.applicable(config, source) == ("feature_stats", "sepin")
   statistics = {"sparsity": 0.5, "live_dimensions": 8, "orthogonality": 0.1}
   rows = [{"feature_stats": {"f": statistics}, "sepin": {"f": {"sepin@1": 0.2}}}]
   text = controls_table_lib.controls_table(

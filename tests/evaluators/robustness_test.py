@@ -14,7 +14,8 @@ from ncl_jax import data
 from ncl_jax.data import corruptions
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import linear_probe, program, robustness
+from ncl_jax.evaluators import logistic_regression, robustness
+from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import sharding
 from ncl_jax.training import step as step_lib
 
@@ -71,14 +72,14 @@ def scores(config, variables, source, images, labels, **changes):
   whole.augment.eval_crop = 1.0
   split = Split(images, labels)
   given = dataclasses.replace(source, splits={"train": split, "test": split})
-  test = program.extract(whole, variables, given, "test", sharding.make_mesh())
+  test = Run(whole, variables, given, sharding.make_mesh()).extract("test")
   return {layer: test.layer(layer, config.loss.transform) for layer in ("h", "f")}
 
 
 def head(config, variables, source, layer):
-  train = program.extract(config, variables, source, "train", sharding.make_mesh())
+  train = Run(config, variables, source, sharding.make_mesh()).extract("train")
   x = train.layer(layer, config.loss.transform)
-  fitted = linear_probe.choose(x, train.labels, num_classes=2, seed=config.seed)
+  fitted = logistic_regression.choose(x, train.labels, num_classes=2, seed=config.seed)
   return x, train.labels, jax.tree.map(np.asarray, fitted.head), fitted
 
 
@@ -129,7 +130,7 @@ def test_batches_and_devices_change_no_corrupted_image(
     split = Split(images, source.split("test").labels)
     given = dataclasses.replace(source, splits={"train": split, "test": split})
     mesh = sharding.make_mesh(jax.devices()[:devices])
-    return program.extract(whole, variables, given, "test", mesh)
+    return Run(whole, variables, given, mesh).extract("test")
 
   expected, seen = h(16, 8), h(batch, devices)
   np.testing.assert_array_equal(seen.ids, np.arange(21))

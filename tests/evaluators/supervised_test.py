@@ -14,7 +14,8 @@ from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import InputError, Stopped
-from ncl_jax.evaluators import finetune, linear_probe, program, supervised
+from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_optimizer
+from ncl_jax.evaluators.run import ALL_LAYERS, Run
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import step as step_lib
 
@@ -59,9 +60,9 @@ def variables(config, source, two_blocks):
 @pytest.fixture(scope="module")
 def probes(config, variables, source):
   """Of every layer, after four steps on eight devices."""
-  layers = program.ALL_LAYERS
+  layers = ALL_LAYERS
   return supervised.train(
-    SGD, config, variables, source, mesh_of(8), layers=layers, frozen=True
+    SGD, Run(config, variables, source, mesh_of(8)), layers=layers, frozen=True
   )
 
 
@@ -69,7 +70,7 @@ def probes(config, variables, source):
 def finetuned(config, variables, source, tmp_path_factory):
   folder = tmp_path_factory.mktemp("finetune")
   result = supervised.train(
-    SGD, config, variables, source, mesh_of(8), frozen=False, folder=folder
+    SGD, Run(config, variables, source, mesh_of(8)), frozen=False, folder=folder
   )
   return result, folder
 
@@ -92,16 +93,16 @@ def numpy_probe(x, labels, batches, start, smoothing=0.1):
   return w, b
 
 
-@pytest.mark.parametrize("layer", program.ALL_LAYERS)
+@pytest.mark.parametrize("layer", ALL_LAYERS)
 def test_a_probe_is_softmax_regression_by_momentum_sgd(
   layer, probes, config, variables, source
 ):
-  train = program.extract(config, variables, source, "train", mesh_of(8))
+  train = Run(config, variables, source, mesh_of(8)).extract("train")
   x = train.layer(layer, config.loss.transform).astype(np.float64)
   batches = source.train_batches(config.seed, 0, 16)
   order = [next(batches)["id"] for _ in range(4)]
   batches.close()
-  start = supervised.init_heads(config, source, (layer,))[layer]
+  start = supervised_optimizer.init_heads(config, source, (layer,))[layer]
   w, b = numpy_probe(x, train.labels, order, start)
   np.testing.assert_allclose(probes.heads[layer]["kernel"], w, atol=1e-4)
   np.testing.assert_allclose(probes.heads[layer]["bias"], b, atol=1e-4)
@@ -110,11 +111,13 @@ def test_a_probe_is_softmax_regression_by_momentum_sgd(
 
 def test_devices_change_nothing(probes, finetuned, config, variables, source):
   alone = supervised.train(
-    SGD, config, variables, source, mesh_of(1), layers=program.ALL_LAYERS, frozen=True
+    SGD, Run(config, variables, source, mesh_of(1)), layers=ALL_LAYERS, frozen=True
   )
   for a, b in zip(*map(jax.tree.leaves, (alone.heads, probes.heads)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
-  alone = supervised.train(SGD, config, variables, source, mesh_of(1), frozen=False)
+  alone = supervised.train(
+    SGD, Run(config, variables, source, mesh_of(1)), frozen=False
+  )
   for a, b in zip(
     *(jax.tree.leaves((run.variables, run.heads)) for run in (alone, finetuned[0])),
     strict=True,
@@ -146,7 +149,7 @@ def test_stopped_and_gone_on_with_it_ends_the_same_bit_for_bit(
 
   def go():
     return supervised.train(
-      SGD, config, variables, source, mesh_of(8), frozen=False, folder=tmp_path
+      SGD, Run(config, variables, source, mesh_of(8)), frozen=False, folder=tmp_path
     )
 
   with monkeypatch.context() as patch:
@@ -162,27 +165,27 @@ def test_stopped_and_gone_on_with_it_ends_the_same_bit_for_bit(
   # Another recipe does not take over what is there.
   other = dataclasses.replace(SGD, epochs=1)
   supervised.train(
-    other, config, variables, source, mesh_of(8), frozen=False, folder=tmp_path
+    other, Run(config, variables, source, mesh_of(8)), frozen=False, folder=tmp_path
   )
   assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_layer_decay_scales_the_steps_of_each_depth(config, variables, source):
   backbone = variables["params"]["backbone"]
-  depths = supervised.depths_of(backbone, frozen=False)
+  depths = supervised_optimizer.depths_of(backbone, frozen=False)
   assert depths == {
     "heads": 3,
     "backbone": {"conv1": 0, "bn1": 0, "layer1_0": 1, "layer2_0": 2},
   }
   vit = ("class_token", "layer01", "layer02", "norm")
-  places = supervised.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
+  places = supervised_optimizer.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
   assert places == {"class_token": 0, "layer01": 1, "layer02": 2, "norm": 2}
   params = {
     "heads": np.ones(2),
     "backbone": {name: np.ones((2, 2)) for name in backbone},
   }
   one = dataclasses.replace(SGD, layer_decay=0.5, weight_decay=0.0)
-  optimizer = supervised.make_optimizer(one, depths, 16, 2)
+  optimizer = supervised_optimizer.make_optimizer(one, depths, 16, 2)
   updates, _ = optimizer.update(params, optimizer.init(params), params)
   assert updates["heads"][0] == -1
   for name, factor in (("conv1", 1 / 8), ("layer1_0", 1 / 4), ("layer2_0", 1 / 2)):
@@ -200,8 +203,8 @@ def test_the_sgd_protocol_proves_that_the_network_is_as_it_was(
   assert settings["network_before"] == checkpoint.digest(network_of(variables))
   assert settings["recipe"]["milestones"] == (1,)
   assert (settings["images"], settings["train_images"]) == (21, 40)
-  test = program.extract(config, variables, source, "test", mesh_of(8))
-  trained = supervised.train(SGD, *args, layers=("h", "f"), frozen=True)
+  test = Run(config, variables, source, mesh_of(8)).extract("test")
+  trained = supervised.train(SGD, Run(*args), layers=("h", "f"), frozen=True)
   for layer in ("h", "f"):
     head = jax.tree.map(np.asarray, trained.heads[layer])
     scores = test.layer(layer, config.loss.transform) @ head["kernel"] + head["bias"]
@@ -239,7 +242,7 @@ def test_finetuning_takes_a_stratified_part_of_the_labels(
 @pytest.mark.parametrize("devices", [3, 6, 7])
 def test_any_number_of_devices_will_do(devices, finetuned, config, variables, source):
   seen = supervised.train(
-    SGD, config, variables, source, mesh_of(devices), frozen=False
+    SGD, Run(config, variables, source, mesh_of(devices)), frozen=False
   )
   assert (seen.batch_size, seen.steps) == (16, 4)
   for a, b in zip(
@@ -277,7 +280,7 @@ def test_labelled_leaves_out_what_has_no_label_and_keeps_shares():
 def test_the_accuracy_counts_each_test_image_once(batch, probes, config, source):
   config = config.copy_and_resolve_references()
   config.eval.batch_size = batch
-  test = program.extract(config, probes.variables, source, "test", mesh_of(8))
+  test = Run(config, probes.variables, source, mesh_of(8)).extract("test")
   head = jax.tree.map(np.asarray, probes.heads["h"])
   hits = (test.h @ head["kernel"] + head["bias"]).argmax(1) == test.labels
   assert len(hits) == 21

@@ -16,7 +16,8 @@ from ncl_jax import config as config_lib
 from ncl_jax import interop
 from ncl_jax.data import decode
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import knn, program, torch_exchange
+from ncl_jax.evaluators import execute, knn, torch_exchange
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import loop
 
@@ -58,7 +59,7 @@ def test_a_released_checkpoint_is_evaluated_here(tmp_path, form):
   path = torch_exchange.import_torch(
     released_config(), file, tmp_path / "run", classifier=False, source=source
   )
-  run = program.open_run(path, source=source)
+  run = open_run(path, source=source)
   params = {k: v for k, v in run.variables["params"].items() if k != "probe"}
   variables = {"params": params, "batch_stats": run.variables["batch_stats"]}
   with jax.default_matmul_precision("float32"):
@@ -77,13 +78,13 @@ def test_the_directory_is_that_of_a_finished_run(tmp_path):
   state, source = tiny_state(), tiny.source()
   path = imported(tmp_path, state)
   assert json.loads((path / "config.json").read_text())["model"]["width"] == 2
-  opened = program.open_run(path, source=source)
+  opened = open_run(path, source=source)
   assert opened.step == 12  # 48 images in batches of 16, four epochs
   back = interop.to_torch(jax.device_get(opened.variables))
   assert back.keys() == state.keys()
   for name, array in state.items():
     np.testing.assert_array_equal(back[name], array)
-  assert program.run(knn, path, source=source)["step"] == 12
+  assert execute.run(knn.evaluate, path, source=source)["step"] == 12
   assert loop.train(tiny.config(), path, source) == path  # nothing is left to do
   with pytest.raises(InputError, match="has a checkpoint already"):
     imported(tmp_path, state)
@@ -92,7 +93,7 @@ def test_the_directory_is_that_of_a_finished_run(tmp_path):
 @pytest.mark.parametrize(("classes", "options"), [(0, {}), (5, {"classifier": False})])
 def test_without_a_classifier_the_probe_is_zero(tmp_path, classes, options):
   path = imported(tmp_path, tiny_state(classes=classes), **options)
-  probe = program.open_run(path, source=tiny.source()).variables["params"]["probe"]
+  probe = open_run(path, source=tiny.source()).variables["params"]["probe"]
   assert probe["kernel"].shape == (16, 2)
   assert not any(np.any(leaf) for leaf in jax.tree.leaves(probe))
 
@@ -133,7 +134,7 @@ def test_a_kill_before_the_checkpoint_is_mended_by_a_second_call(tmp_path, monke
     patch.setattr(checkpoint.Checkpoints, "save", killed)
     imported(tmp_path, tiny_state())
   path = imported(tmp_path, tiny_state())
-  assert program.open_run(path, source=tiny.source()).step == 12
+  assert open_run(path, source=tiny.source()).step == 12
 
 
 def test_exports(tmp_path):

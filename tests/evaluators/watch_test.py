@@ -1,5 +1,6 @@
 """Following a run: every checkpoint once, to the end, whatever goes wrong between."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -7,9 +8,9 @@ import pytest
 import tiny
 
 from ncl_jax import config as config_lib
-from ncl_jax import evaluators
 from ncl_jax.errors import Failed, InputError, Stopped
-from ncl_jax.evaluators import knn, program, retrieval, watch
+from ncl_jax.evaluators import execute, knn, registry, retrieval, watch
+from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import checkpoint, jsonl
 
 PER_EPOCH, EPOCHS = 3, 4
@@ -148,7 +149,7 @@ def test_steps_are_those_of_complete_checkpoints(run):
 
 
 def test_all_programs_on_one_checkpoint_and_one_that_fails(monkeypatch, tmp_path):
-  opened = program.Run(
+  opened = Run(
     config=tiny.config(),
     variables={},
     step=7,
@@ -156,29 +157,34 @@ def test_all_programs_on_one_checkpoint_and_one_that_fails(monkeypatch, tmp_path
     mesh=None,
     path=tmp_path,
   )
-  monkeypatch.setattr(program, "open_run", lambda *unused: opened)
+  monkeypatch.setattr(execute, "open_run", lambda *unused: opened)
   settings = {"settings": {}, "h": {"accuracy": 0.5}}
-  monkeypatch.setattr(retrieval, "evaluate", lambda *unused: settings)
+  monkeypatch.setattr(retrieval.evaluate, "function", lambda *unused: settings)
 
   def fails(*unused):
     raise RuntimeError("out of memory")
 
-  monkeypatch.setattr(knn, "evaluate", fails)
+  monkeypatch.setattr(knn.evaluate, "function", fails)
   with pytest.raises(Failed, match="knn: out of memory$"):
-    program.run_all(["knn", "retrieval"], tmp_path)
+    execute.run_all(["knn", "retrieval"], tmp_path)
   (row,) = jsonl.read(tmp_path / "eval" / "retrieval.jsonl")
   assert row["step"] == 7 and row["h"]["accuracy"] == 0.5
-  assert set(program.run_all(["retrieval"], tmp_path)) == {"retrieval"}
+  assert set(execute.run_all(["retrieval"], tmp_path)) == {"retrieval"}
   with pytest.raises(InputError, match="did you mean 'knn'"):
-    program.run_all(["kn"], tmp_path)
+    execute.run_all(["kn"], tmp_path)
 
 
-def test_the_list_of_programs():
-  assert evaluators.applicable(labelled=False) == ("feature_stats", "sepin")
-  single = tuple(name for name in evaluators.PROGRAMS if name != "pairs")
-  assert evaluators.applicable(labelled=True) == single
-  assert evaluators.applicable(True, pairs=True) == tuple(evaluators.PROGRAMS)
-  of_pairs = ("feature_stats", "pairs", "sepin")
-  assert evaluators.applicable(labelled=False, pairs=True) == of_pairs
+def test_the_evaluators_that_data_allow():
+  config = tiny.config()
+  labelled, unlabelled = tiny.source(), tiny.source(labelled=False)
+  single = [name for name in registry.single() if name != "pairs"]
+  assert list(registry.applicable(config, labelled)) == single
+  assert registry.applicable(config, unlabelled) == ("feature_stats", "sepin")
+  texts = dataclasses.replace(labelled, texts=True)
   of_texts = ("feature_stats", "knn", "linear_probe", "retrieval", "selection")
-  assert evaluators.applicable(labelled=True, texts=True) == of_texts
+  assert registry.applicable(config, texts) == of_texts
+  config.loss.name = "clip"
+  assert registry.applicable(config, labelled) == registry.single()
+  of_pairs = ("feature_stats", "pairs", "sepin")
+  assert registry.applicable(config, unlabelled) == of_pairs
+  assert set(registry.registered()) - set(registry.single()) == {"axes"}

@@ -13,9 +13,11 @@ from programs import call
 from ncl_jax import config as config_lib
 from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import knn, other_sets, program, supervised
-from ncl_jax.experiments import compare, sweep
+from ncl_jax.evaluators import execute, knn, other_sets, supervised
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import explorer as explorer_lib
+from ncl_jax.experiments import sweep
+from ncl_jax.experiments.measurements import Measurements
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import step as step_lib
 from ncl_jax.training import workdir as workdir_lib
@@ -66,9 +68,9 @@ def test_a_sweep_measures_again_when_the_test_labels_have_changed(
     source = tiny.source()
     source = relabelled(source, "test") if change else source
     config.data.source = save(tmp_path / "d.npz", source)
-    sweep.sweep(config, tmp_path / "sweep", grid, programs=("knn",))
+    sweep.sweep(config, tmp_path / "sweep", grid, evaluators=("knn",))
     (row,) = jsonl.read(tmp_path / "sweep" / "sweep.jsonl")
-    opened = program.open_run(tmp_path / "sweep" / "seed=0", source=source)
+    opened = open_run(tmp_path / "sweep" / "seed=0", source=source)
     alone = knn.evaluate(opened.config, opened.variables, source, opened.mesh)
     assert row["knn"]["h"]["accuracy"] == alone["h"]["accuracy"]
     found.append({name: row[name]["h"] for name in ("knn", "untrained", "pixels")})
@@ -87,7 +89,7 @@ def test_finetuning_begins_anew_when_the_labels_have_changed(tmp_path):
 
   def heads(source, folder):
     rest = {"layers": ("h",), "frozen": True, "folder": folder}
-    return supervised.train(short, config, variables, source, mesh, **rest).heads
+    return supervised.train(short, Run(config, variables, source, mesh), **rest).heads
 
   first = heads(source, tmp_path / "kept")
   again = heads(relabelled(source, "train"), tmp_path / "kept")
@@ -126,9 +128,9 @@ def test_a_comparisons_key_holds_the_data_and_those_of_the_transfer(
   variables = {"params": {"a": np.zeros(2)}}
 
   def key(name, source=source):
-    run = program.Run(config, variables, 12, source, None, tmp_path)
+    run = Run(config, variables, source, None, tmp_path, 12)
     programs = ("knn", "selection")
-    measured = compare._Measurements(config, source, programs, tmp_path / "m.jsonl")
+    measured = Measurements(config, source, programs, tmp_path / "m.jsonl", {})
     return measured._of("cl", 0, (run,), name)
 
   assert key("knn") == key("knn", dataclasses.replace(source, name="elsewhere"))
@@ -149,11 +151,11 @@ def test_sets_of_shifted_images_are_in_the_key(tmp_path):
   np.savez(tmp_path / "shifted.npz", **arrays)
   spec = f"arrays:{tmp_path / 'shifted.npz'}"
   config.eval.ood = (spec,)
-  first = other_sets.fingerprint("robustness", config, source)
-  assert set(first) == {"", spec}
+  first = other_sets.shifted_digests(config, source)
+  assert set(first) == {spec}
   arrays["test_images"][0, 0, 0] ^= 1
   np.savez(tmp_path / "shifted.npz", **arrays)
-  assert other_sets.fingerprint("robustness", config, source)[spec] != first[spec]
+  assert other_sets.shifted_digests(config, source)[spec] != first[spec]
 
 
 @pytest.fixture
@@ -229,12 +231,12 @@ def test_a_result_that_cannot_be_kept_is_told(moved):
   code, _, said = call("knn", f"--workdir={path}")
   assert code == 1 and "the result of knn cannot be written" in said
   row = json.loads(said.strip().splitlines()[-1])
-  opened = program.open_run(path)
+  opened = open_run(path)
   found = knn.evaluate(opened.config, opened.variables, opened.source, opened.mesh)
   assert row["h"]["accuracy"] == found["h"]["accuracy"]
   assert said.count("cannot be written") == 1
   with pytest.raises(Failed, match="cannot be written"):
-    program.run_all(["knn"], path)
+    execute.run_all(["knn"], path)
 
 
 def test_files_that_change_are_loaded_anew(tmp_path):
@@ -251,7 +253,7 @@ def test_a_copied_run_keeps_its_results_apart(moved, tmp_path):
   _, path, source = moved
   copy = shutil.copytree(path, tmp_path / "copy")
   rows = [
-    program.run(knn, run, source=data)
+    execute.run(knn.evaluate, run, source=data)
     for run, data in ((path, source), (copy, relabelled(source, "test")))
   ]
   assert rows[0]["data"] != rows[1]["data"]

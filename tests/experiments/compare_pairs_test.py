@@ -13,8 +13,9 @@ from ncl_jax import config as config_lib
 from ncl_jax.data import texts
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import needs, pairs, program
-from ncl_jax.experiments import compare, controls, pair_measures
+from ncl_jax.evaluators import embedding, pairs, registry
+from ncl_jax.evaluators.run import Run, open_run
+from ncl_jax.experiments import compare, controls
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import jsonl, sharding
 from ncl_jax.training import step as step_lib
@@ -56,7 +57,11 @@ def of_texts(folder):
 def compared(tmp_path_factory, two_blocks, quick_to_compile):
   folder = tmp_path_factory.mktemp("compared")
   text = compare.compare(
-    of_texts(folder), folder, seeds=2, programs=("feature_stats", "pairs")
+    of_texts(folder),
+    folder,
+    seeds=2,
+    evaluators=("feature_stats", "pairs"),
+    controls=("all",),
   )
   return folder, text, json.loads((folder / "report" / "report.json").read_text())
 
@@ -113,7 +118,7 @@ def test_controls_have_both_towers_or_no_pairs(compared):
     *(f"h_{kind}" for kind in ("pca", "kmeans")),
   }
   for key, programs in found.items():
-    assert ("pairs" in programs) == (key in controls.BOTH_TOWERS), key
+    assert ("pairs" in programs) == controls.CONTROLS[key].both_towers, key
     assert "feature_stats" in programs
   # One rotation of both towers changes no similarity between them.
   own = result(folder, "cl", 1)["recall"]
@@ -139,16 +144,15 @@ def test_the_report_shows_texts_and_no_bytes(compared):
 
 def test_a_map_after_training_is_put_on_both_towers(compared):
   folder = compared[0]
-  cl = program.open_run(folder / "seed0" / "cl")
-  ncl = program.open_run(folder / "seed0" / "ncl", source=cl.source)
-  made = {control.key: control for control in controls.controls(cl, ncl)}
-  control = made["cl_varimax_map"]
+  cl = open_run(folder / "seed0" / "cl")
+  ncl = open_run(folder / "seed0" / "ncl", source=cl.source)
+  control = controls.make("cl_varimax_map", cl, ncl)
   captions = cl.source.split("test").captions
-  z = pairs.embed_texts(cl.config, cl.variables, captions)
-  turned = pairs.embed_texts(control.config, control.variables, captions)
+  z = embedding.embed_texts(cl, captions)
+  turned = embedding.embed_texts(control, captions)
   # The rotation by hand, from what the control does to the identity's features.
-  plain = made["cl_varimax"]
-  axes = pairs.embed_texts(plain.config, plain.variables, captions)
+  plain = controls.make("cl_varimax", cl, ncl)
+  axes = embedding.embed_texts(plain, captions)
   np.testing.assert_allclose(axes @ axes.T, z @ z.T, atol=1e-5)
   expected = np.maximum(axes, 0)
   size = np.linalg.norm(expected, axis=1, keepdims=True)
@@ -159,17 +163,17 @@ def test_what_cannot_be_said_is_refused_before_anything_is_trained(tmp_path):
   config = of_texts(tmp_path)
   for name in ("robustness", "sepin", "finetune"):
     with pytest.raises(InputError, match=f"holds texts and {name} changes images"):
-      compare.compare(config, tmp_path / "out", seeds=1, programs=("pairs", name))
+      compare.compare(config, tmp_path / "out", seeds=1, evaluators=("pairs", name))
   config = tiny.config("ncl")
   config.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz', labelled=False)}"
   with pytest.raises(
     InputError, match="loss.name=nt_xent has no pairs and pairs needs"
   ):
-    compare.compare(config, tmp_path / "out", seeds=1, programs=("pairs",))
+    compare.compare(config, tmp_path / "out", seeds=1, evaluators=("pairs",))
   with pytest.raises(
-    InputError, match="no labels and knn needs them: feature_stats, sepin work"
+    InputError, match="no labels and knn needs them: allowed are feature_stats, sepin"
   ):
-    compare.compare(config, tmp_path / "out", seeds=1, programs=("knn",))
+    compare.compare(config, tmp_path / "out", seeds=1, evaluators=("knn",))
   config.loss.name = "clip"
   with pytest.raises(InputError, match="clip and .* has no captions"):
     compare.compare(config, tmp_path / "out", seeds=1)
@@ -179,19 +183,19 @@ def test_what_cannot_be_said_is_refused_before_anything_is_trained(tmp_path):
 def test_rows_of_images_with_captions_and_of_partners():
   made = tiny.source()
   config = tiny.config("ncl")
-  assert pair_measures.metrics(config, made) == ()
+  assert not any("pairs" in row.key for row in registry.rows(config, made))
   config.loss.name = "clip"
-  keys = [metric.key for metric in pair_measures.metrics(config, made)]
+  keys = [row.key for row in registry.rows(config, made)]
   assert keys[0] == "pairs:recall:image_to_text@1"
   assert {"pairs:text:purity", "pairs:zero_shot:classes_mean"} <= set(keys)
   split = made.split("test")
   object.__setattr__(split, "partners", lambda rows, rng: split.images[rows])
   config.loss.name = "nt_xent"
-  keys = [metric.key for metric in pair_measures.metrics(config, made)]
+  keys = [row.key for row in registry.rows(config, made)]
   assert "pairs:partner:sparsity" in keys and not any("zero" in key for key in keys)
-  assert needs.paired(config, made)
+  assert registry.paired(config, made)
   config.data.pair_factors = ("shape",)
-  assert not needs.paired(config, made)
+  assert not registry.paired(config, made)
 
 
 def test_the_other_tower_is_calibrated_on_captions(tmp_path):
@@ -208,7 +212,8 @@ def test_the_other_tower_is_calibrated_on_captions(tmp_path):
   config = config_lib.resolve(config, made)
   mesh = sharding.make_mesh(jax.devices()[:1])
   variables = step_lib.build(lambda: step_lib.init_variables(config, made), mesh)
-  seen = controls.calibrate(config, variables, made, mesh)["batch_stats"]
+  run = Run(config, variables, made, mesh)
+  seen = controls.calibrate(run).variables["batch_stats"]
   tokens = byte_tokenizer.encode(split.captions[:2], 16)
   h = config_lib.model(config).apply(variables, tokens, method="embed_text")[0]
   linear = variables["params"]["text_projector"]["linear1"]

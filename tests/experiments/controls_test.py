@@ -10,14 +10,15 @@ import tiny
 from sklearn.decomposition import PCA
 
 from ncl_jax import config as config_lib
-from ncl_jax import metrics
+from ncl_jax import features, metrics
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import feature_stats, program
+from ncl_jax.evaluators import feature_stats, registry
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import (
   baseline_features,
   compare,
   controls,
-  measures,
   paper_numbers,
   rivals,
   rotations,
@@ -43,7 +44,7 @@ def opened(source, method, seed):
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh()
   variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
-  return program.Run(config, variables, 0, source, mesh, path=None)
+  return Run(config, variables, source, mesh, None, 0)
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,12 @@ def pair(source, two_blocks):
 
 @pytest.fixture(scope="module")
 def found(pair):
-  return {control.key: control for control in controls.controls(*pair)}
+  made = {key: controls.make(key, *pair) for key in controls.CONTROLS}
+  return {key: features for key, features in made.items() if features}
 
 
-def features_of(control, source, split="test", batch_size=16):
-  config = control.config.copy_and_resolve_references()
-  config.eval.batch_size = batch_size
-  mesh = sharding.make_mesh()
-  return program.extract(config, control.variables, source, split, mesh)
+def features_of(control, source, split="test"):
+  return control.on(source).extract(split)
 
 
 def test_all_that_the_protocol_asks_for_are_there(found):
@@ -81,7 +80,7 @@ def test_all_that_the_protocol_asks_for_are_there(found):
 
 def test_what_follows_cl_keeps_its_h_and_the_map_its_z(found, pair, source):
   cl, _ = pair
-  own = program.extract(cl.config, cl.variables, source, "test", cl.mesh)
+  own = cl.extract("test")
   for key in (key for key in found if key.startswith("cl_")):
     np.testing.assert_allclose(features_of(found[key], source).h, own.h, atol=1e-5)
   z = features_of(found["cl_map"], source).z
@@ -91,11 +90,11 @@ def test_what_follows_cl_keeps_its_h_and_the_map_its_z(found, pair, source):
 
 def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, source):
   cl, ncl = pair
-  own = program.extract(cl.config, cl.variables, source, "test", cl.mesh)
+  own = cl.extract("test")
   f = own.layer("f", "identity")
   both = features_of(found["cl_both_signs"], source).z
   np.testing.assert_allclose(both[:, :8] - both[:, 8:], f, atol=1e-6)
-  seen = program.extract(ncl.config, ncl.variables, source, "train", ncl.mesh)
+  seen = ncl.extract("train")
   on = np.abs(seen.layer("f", "rep_relu")) > 1e-5
   cut = features_of(found["cl_same_activity"], source, "train").z > 0
   np.testing.assert_array_equal(np.sort(cut.sum(0)), np.sort(on.sum(0)))
@@ -111,20 +110,21 @@ def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, 
 
 def test_features_are_computed_once_for_all_rivals(pair, source, monkeypatch):
   calls = []
-  real = baseline_features.hidden_of(pair[0])
+  extract = features.extract
 
-  def counting(config, source, split, mesh):
-    calls.append((source.name, split))
-    return real(config, source, split, mesh)
+  def counting(model, variables, source, split, **settings):
+    calls.append((len(source.split(split)), split))
+    return extract(model, variables, source, split, **settings)
 
-  monkeypatch.setattr(baseline_features, "hidden_of", lambda run: counting)
-  made = rivals.rivals(*pair)
+  monkeypatch.setattr(features, "extract", counting)
+  cl, ncl = (dataclasses.replace(run) for run in pair)
+  made = [controls.make(key, cl, ncl) for key in ("cl_both_signs", "cl_pca", "h_pca")]
   for split in ("train", "test", "train"):
-    for *_, coded in made:
-      coded(pair[0].config, pair[0].source, split, pair[0].mesh)
-  assert sorted(calls) == sorted({*calls}) and len(calls) == 2
-  made[0][-1](pair[0].config, tiny.source(train=4, test=3), "test", pair[0].mesh)
-  assert len(calls) == 3
+    for coded in made:
+      coded.extract(split)
+  assert sorted(calls) == [(21, "test"), (48, "train")]
+  made[0].on(tiny.source(train=4, test=3)).extract("test")
+  assert calls[2:] == [(3, "test")]
 
 
 def test_codes_are_fitted_on_training_images_and_applied_to_others(found, source):
@@ -157,7 +157,8 @@ def test_large_pixels_are_means_of_blocks():
   wide = dataclasses.replace(wide, splits={"train": split, "test": split})
   config = tiny.config()
   config.augment.eval_crop = 64 / 72
-  seen = baseline_features.pixels(config, wide, "test", sharding.make_mesh())
+  pixels = baseline_features.Pixels(config, wide, sharding.make_mesh())
+  seen = pixels.extract("test")
   cut = images[:, 4:68, 4:68] / 255
   expected = cut.reshape(3, 32, 2, 32, 2, 3).mean((2, 4)).reshape(3, -1)
   np.testing.assert_allclose(seen.h, expected, atol=1e-6)
@@ -258,9 +259,7 @@ def test_the_same_activity_is_given_by_rank():
 def test_any_program_takes_any_control(found, source):
   for key in ("cl_kmeans", "pixels_nmf"):
     control = found[key]
-    result = feature_stats.evaluate(
-      control.config, control.variables, source, sharding.make_mesh()
-    )
+    result = feature_stats.evaluate(control)
     f = features_of(control, source).layer("f", control.config.loss.transform)
     assert result["f"]["sparsity"] == pytest.approx(np.mean(np.abs(f) < 1e-5))
     assert result["f"]["dimensions"] == f.shape[1]
@@ -280,55 +279,56 @@ def test_the_table_has_a_line_an_arm_and_a_column_a_metric(source):
   assert "2 seed(s)" in text
 
 
-def test_every_row_has_a_place_and_every_place_a_row(source):
-  keys = [metric.key for metric in measures.metrics(tiny.config(), source)]
-  assert set(keys) == set(measures.PLACES) and len(keys) == len(set(keys))
-  assert set(controls_table_lib.COLUMNS) <= set(keys)
+def test_rows_are_declared_once_and_grouped(source):
   config = tiny.config()
+  rows = registry.rows(config, source)
+  keys = [row.key for row in rows]
+  assert len(keys) == len(set(keys))
+  groups = [row.group for row in rows]
+  assert groups == sorted(groups, key=registry.GROUPS.index)
   config.eval.ood = ("folder:sketch",)
-  more = {metric.key for metric in measures.metrics(config, source)}
-  assert more - set(keys) == {"ood:folder:sketch"}
+  more = {row.key: row for row in registry.rows(config, source)}
+  assert set(more) - set(keys) == {"ood:folder:sketch"}
   ood = {"folder:sketch": {"accuracy": 0.25, "images": 4}}
   result = {"robustness": {"h": {"clean": 0.5, "ood": ood}}}
-  assert measures.value(result, "ood:folder:sketch") == 0.25
-  assert math.isnan(measures.value(result, "ood:folder:other"))
-  assert math.isnan(measures.value({}, "knn_h"))
-  assert math.isnan(measures.value({"knn": {"h": {"accuracy": None}}}, "knn_h"))
+  assert rows_lib.value(result, more["ood:folder:sketch"]) == 0.25
+  assert math.isnan(rows_lib.value({}, more["knn_h"]))
+  assert math.isnan(rows_lib.value({"knn": {"h": {"accuracy": None}}}, more["knn_h"]))
 
 
 def test_controls_that_are_trained_are_cl_but_for_one_setting(pair, tmp_path):
   run = pair[1]
   given = run.config.copy_and_resolve_references()
-  cl = compare._arm_config(given, "cl", 3)
+  cl = compare._method_config(given, "cl", 3)
   sparse = compare._trained_control(given, "cl_l1", 3, run)
   changed = config_lib.differences(cl, sparse)
   assert [line.split(":")[0] for line in changed] == ["loss.l1"]
   narrow = compare._trained_control(given, "cl_narrow", 3, run)
-  train = program.extract(run.config, run.variables, run.source, "train", run.mesh)
-  f = train.layer("f", run.config.loss.transform)
+  f = run.layer("f", "train")
   assert narrow.model.projector_out == max(2, (abs(f) > 1e-5).any(0).sum())
   narrow.model.projector_out = cl.model.projector_out
   assert config_lib.differences(cl, narrow) == []
   assert set(compare.TRAINED) == {"cl_l1", "cl_narrow"}
-  with pytest.raises(InputError, match="controls.*'some'.*trained"):
-    compare.compare(given, "unused", seeds=1, against="some")
+  with pytest.raises(InputError, match="control.*'some'.*h_kmeans"):
+    compare.compare(given, "unused", seeds=1, controls=("some",))
   given.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz')}"
   for wrong in (("knn",), ("axes",), ()):
-    with pytest.raises(InputError, match="control program.*retrieval"):
+    with pytest.raises(InputError, match="control evaluator.*retrieval"):
       compare.compare(
-        given, "unused", seeds=1, programs=("retrieval",), control_programs=wrong
+        given, "unused", seeds=1, evaluators=("retrieval",), control_evaluators=wrong
       )
-  with pytest.raises(InputError, match="control program.*'pairs'.*knn"):
-    compare.compare(given, "unused", seeds=1, control_programs=("pairs",))
+  with pytest.raises(InputError, match="control evaluator.*'pairs'.*knn"):
+    compare.compare(given, "unused", seeds=1, control_evaluators=("pairs",))
 
 
 def test_the_papers_numbers_stand_beside_its_data_and_network_alone():
   config = config_lib.defaults()
   config.data.source = "tfds:cifar10"
   assert paper_numbers.expected(config)["ncl"]["probe_sgd_h"] == 0.878
+  known = {row.key for row in registry.rows(tiny.config(), tiny.source())}
   for numbers in paper_numbers.EXPECTED.values():
     for arm in numbers.values():
-      assert {key for key in arm if ":" not in key} <= set(measures.PLACES)
+      assert {key for key in arm if ":" not in key} <= known
   config.expected = {"ncl": {"knn_h": 0.5}, "mine": {"knn_h": 0.4}}
   both = paper_numbers.expected(config)
   assert both["ncl"]["knn_h"] == 0.5 and both["ncl"]["finetune_h"] == 0.926

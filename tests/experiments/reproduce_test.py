@@ -116,7 +116,7 @@ def reproduced(tmp_path_factory):
 @pytest.mark.slow
 def test_a_real_one_from_training_to_verdicts(tmp_path, two_blocks):
   config, work = given(tmp_path), tmp_path / "work"
-  text = reproduce.reproduce(config, work, seeds=1, programs=("feature_stats",))
+  text = reproduce.reproduce(config, work, seeds=1, evaluators=("feature_stats",))
   assert sum("NCL's sparsity is 0.900" in line for line in text.splitlines()) == 1
   rows = json.loads((work / "verdicts.json").read_text())["claims"]
   assert any(row["found"] is not None for row in rows)

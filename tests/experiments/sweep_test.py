@@ -8,7 +8,8 @@ from programs import call
 
 from ncl_jax import config as config_lib
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import knn, program
+from ncl_jax.evaluators import execute, knn
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import sweep
 from ncl_jax.report import sweep as sweep_lib
 from ncl_jax.runtime import checkpoint, jsonl, sharding
@@ -114,13 +115,13 @@ def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
   monkeypatch.setattr(sweep.loop, "train", trainings)
   monkeypatch.setattr(workdir_lib, "kept_source", lambda *_: source)
   evaluated = []
-  evaluate = program.evaluate
+  evaluate = execute.evaluate
 
-  def counted(module, run, **options):
-    evaluated.append((module.__name__.rsplit(".")[-1], run.path.name))
-    return evaluate(module, run, **options)
+  def counted(evaluator, run, **options):
+    evaluated.append((evaluator.name, run.path.name))
+    return evaluate(evaluator, run, **options)
 
-  monkeypatch.setattr(program, "evaluate", counted)
+  monkeypatch.setattr(execute, "evaluate", counted)
   grid, root = "seed=0,1", tmp_path / "sweep"
   trainings.fail = ("seed=1",)
   with pytest.raises(Failed, match="seed=1: the loss is nan") as told:
@@ -130,12 +131,12 @@ def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
   text = sweep.sweep(tiny.config(), root, grid, recipe=recipe)
   # The first cell's evaluation is kept from the sweep that failed.
   assert evaluated == [
-    (name, cell) for cell in ("seed=0", "seed=1") for name in sweep.PROGRAMS
+    (name, cell) for cell in ("seed=0", "seed=1") for name in sweep.EVALUATORS
   ]
   rows = jsonl.read(root / "sweep.jsonl")
   assert [row["cell"] for row in rows] == ["seed=0", "seed=1"]
   for row in rows:
-    opened = program.open_run(root / row["cell"], source=source)
+    opened = open_run(root / row["cell"], source=source)
     found = knn.evaluate(opened.config, opened.variables, source, opened.mesh)
     assert row["knn"]["h"]["accuracy"] == found["h"]["accuracy"]
     # Nothing was trained: the control is the run.

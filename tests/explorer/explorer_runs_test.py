@@ -11,7 +11,8 @@ import tiny
 
 from ncl_jax import metrics
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import program, sepin
+from ncl_jax.evaluators import sepin
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.experiments import figures as figures_lib
 from ncl_jax.report import figures
@@ -48,8 +49,8 @@ def test_two_sides_of_a_run(workdir, tmp_path):
   assert content["images"] == 21 and content["note"] == ""
   assert content["classes"] == ["0", "1"]
   assert [side["label"] for side in content["sides"]] == ["NCL pair/ncl, step 6"] * 2
-  run = program.open_run(workdir)
-  test = program.extract(run.config, run.variables, run.source, "test", run.mesh)
+  run = open_run(workdir)
+  test = run.extract("test")
   f = test.layer("f", run.config.loss.transform)
   for side in content["sides"]:
     arrays = side["arrays"]
@@ -66,11 +67,10 @@ def test_two_sides_of_a_run(workdir, tmp_path):
 
 def test_sepin_of_each_dimension_is_that_of_the_program(workdir):
   """All dimensions' mean is `sepin@all` of one batch for each half."""
-  run = program.open_run(workdir)
-  parts = run.config, run.variables, run.source, run.mesh
-  scores = sepin.dimensions(*parts)
+  run = open_run(workdir)
+  scores = sepin.dimensions(run)
   assert scores.shape == (run.config.model.projector_out,)
-  expected = sepin.evaluate(*parts)["f"]["sepin@all"]
+  expected = sepin.evaluate(run)["f"]["sepin@all"]
   assert scores.mean() == pytest.approx(expected, rel=1e-4)
 
 

@@ -10,7 +10,7 @@ from explorer_runs_test import array, read
 
 from ncl_jax import config as config_lib
 from ncl_jax import nonneg, numerics
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.report.explorer import data
@@ -48,13 +48,15 @@ def opened(two_blocks, tmp_path_factory):
     c = config_lib.resolve(c, made)
     variables = step_lib.build(lambda c=c: step_lib.init_variables(c, made), mesh)
     path = tmp_path_factory.mktemp(loss)
-    found[loss] = program.Run(c, variables, 0, made, mesh, path)
+    found[loss] = Run(c, variables, made, mesh, path, 0)
   return found
 
 
 @pytest.fixture(autouse=True)
 def open_run(opened, monkeypatch):
-  monkeypatch.setattr(program, "open_run", lambda name, *args, **kwargs: opened[name])
+  monkeypatch.setattr(
+    explorer_lib, "open_run", lambda name, *args, **kwargs: opened[name]
+  )
 
 
 def features(run, texts):
@@ -94,8 +96,7 @@ def test_both_pictures_of_pairs_of_images(opened, tmp_path):
   test = run.source.split("test")
   turned = dataclasses.replace(test, images=test.images[:, ::-1])
   source = dataclasses.replace(run.source, splits=run.source.splits | {"test": turned})
-  parts = run.config, run.variables, source, "test", run.mesh
-  f = program.extract(*parts).layer("f", run.config.loss.transform)
+  f = run.on(source).layer("f", "test")
   found = content["sides"][0]["arrays"]
   assert "top_words" not in found and "top_captions" not in found
   best = array(found["top_partners_values"])[:, 0] / data.SCALE

@@ -14,7 +14,8 @@ from ncl_jax import config as config_lib
 from ncl_jax.data import texts
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import pairs, program
+from ncl_jax.evaluators import pairs
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import checkpoint, jsonl, sharding
@@ -239,22 +240,21 @@ def test_two_text_towers_learn_and_are_evaluated(tmp_path, monkeypatch):
   settings.train.epochs, settings.model.projector_hidden = 30, 32
   settings.train.checkpoint_every_epochs = 30
   run = loop.train(settings, tmp_path / "run", data)
-  opened = program.open_run(run, source=data)
+  opened = open_run(run, source=data)
   params = opened.variables["params"]
   assert params["backbone"]["text"].keys() == params["text"].keys()
-  parts = opened.config, opened.variables, data
-  found = pairs.evaluate(*parts, opened.mesh)
+  found = pairs.evaluate(opened)
   # Four words, each at three of the twelve: known ones, so they find each other.
   assert (
     found["recall"]["text_to_caption@1"] > 0.9 < found["recall"]["caption_to_text@1"]
   )
   assert {"text", "caption", "zero_shot"} <= found.keys() and "image" not in found
-  f = program.extract(*parts, "test", opened.mesh).layer("f", "rep_relu")
+  f = opened.layer("f", "test")
   assert found["text"]["sparsity"] == pytest.approx((f < 1e-5).mean(), abs=1e-6)
   for row in found["dimensions"]:
     assert row["texts"] == [WORDS[n % 4] for n in row["images"]]
   assert f"| {found['dimensions'][0]['texts'][0]}" in pairs.text(found)
-  monkeypatch.setattr(program, "open_run", lambda *args: opened)
+  monkeypatch.setattr(explorer_lib, "open_run", lambda *args: opened)
   page = explorer_lib.explore(run).read_text("utf-8")
   shown = ", ".join(f'"{word}"' for word in (*WORDS, WORDS[0])).replace("ü", "\\u00fc")
   assert f'"texts": [{shown}' in page

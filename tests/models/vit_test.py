@@ -13,7 +13,8 @@ import tiny
 from ncl_jax import augment
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import knn, program
+from ncl_jax.evaluators import knn
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.models import vit
 from ncl_jax.runtime import jsonl
@@ -169,7 +170,7 @@ def test_it_trains_resumes_and_is_evaluated_like_any_backbone(tmp_path, monkeypa
   path = loop.train(config, tmp_path / "run", source)
   rows = jsonl.read(path / "metrics.jsonl")
   assert np.isfinite([row["loss"] for row in rows]).all()
-  opened = program.open_run(path, source=source)
+  opened = open_run(path, source=source)
   assert opened.variables["batch_stats"] == {}
   result = knn.evaluate(opened.config, opened.variables, source, opened.mesh)
   assert result["h"]["accuracy"] > 0.9  # upper and lower halves

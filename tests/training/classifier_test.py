@@ -15,14 +15,15 @@ from ncl_jax import config as config_lib
 from ncl_jax import optimizers
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import (
+  execute,
   feature_stats,
   knn,
-  program,
   retrieval,
   selection,
   sepin,
   torch_exchange,
 )
+from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import controls
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import classifier, heldout_accuracy, loop, restore, step, update
@@ -204,10 +205,8 @@ def test_a_classifier_learns_and_is_tested_on_the_way(nce):
   assert tested[-1]["loss"] < rows[0]["loss"]
   assert sum(row["unlabelled"] for row in rows) > 0
   # The numbers of the last row, from the checkpoint.
-  opened = program.open_run(nce, source=tiny.source())
-  found = program.extract(
-    opened.config, opened.variables, opened.source, "test", opened.mesh
-  )
+  opened = open_run(nce, source=tiny.source())
+  found = opened.extract("test")
   np.testing.assert_array_equal(found.h, found.z)
   w = np.asarray(opened.variables["params"]["classifier"]["prototypes"])
   scores = np.maximum(found.z, 0) @ np.maximum(w, 0).T
@@ -217,7 +216,7 @@ def test_a_classifier_learns_and_is_tested_on_the_way(nce):
 def test_the_best_step_is_a_work_directory_of_its_own(nce):
   rows = [row for row in jsonl.read(nce / "metrics.jsonl") if "test_top1" in row]
   best = max(rows, key=lambda row: row["test_top1"])  # the first of equals
-  opened = program.open_run(nce / "best", source=tiny.source())
+  opened = open_run(nce / "best", source=tiny.source())
   assert opened.step == best["step"]
   again = heldout_accuracy.evaluate(
     opened.config, opened.variables, opened.source, opened.mesh
@@ -242,13 +241,13 @@ def test_killed_and_gone_on_with_it_is_tested_and_kept_the_same(nce, tmp_path):
   [feature_stats, knn, retrieval, sepin, pytest.param(selection, marks=SLOW)],
 )
 def test_evaluation_programs_take_a_classifier(module, nce):
-  row = program.run(module, nce, source=tiny.source())
+  row = execute.run(module.evaluate, nce, source=tiny.source())
   assert row["settings"]["method"] == "nce"
 
 
 def test_a_classifier_starts_from_the_backbone_of_pretraining(ncl, tmp_path):
   source = tiny.source()
-  origin = program.open_run(ncl, source=source)
+  origin = open_run(ncl, source=source)
   for method, parts in (("ce", ["backbone"]), ("nce_projector", None)):
     config = tiny.config(method)
     config.train.init_from = str(ncl)
@@ -280,7 +279,7 @@ def test_every_method_trains_and_is_evaluated(method, ncl, tmp_path):
     config.train.init_from = str(ncl)
     config.loss.mixup = 0.2
   path = loop.train(config, tmp_path / "run", source)
-  row = program.run(knn, path, source=source)
+  row = execute.run(knn.evaluate, path, source=source)
   assert 0 <= row["f"]["accuracy"] <= 1
   assert json.loads((path / "config.json").read_text())["method"] == method
 
@@ -298,6 +297,6 @@ def test_a_network_without_a_projector_is_exported_by_our_names_alone(nce, tmp_p
 def test_what_needs_a_projector_or_pretraining_says_so(tmp_path):
   config = resolved("nce")
   with pytest.raises(InputError, match="no projector.*allowed are runs with one"):
-    controls.last_layer(config, {"params": {}}, np.eye(2), 0.0, "relu")
+    controls.last_layer(Run(config, {"params": {}}, None, None), np.eye(2), 0.0, "relu")
   with pytest.raises(InputError, match="config.method is nce.*init_from"):
     torch_exchange.import_torch(tiny.config("nce"), "no.pt", tmp_path / "run")

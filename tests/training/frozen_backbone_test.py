@@ -11,9 +11,10 @@ from programs import call
 from torch_files import save, tiny_state
 
 from ncl_jax import config as config_lib
-from ncl_jax import interop, nonneg
+from ncl_jax import features, interop, nonneg
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators import knn, program
+from ncl_jax.evaluators import knn
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import frozen_backbone
 
@@ -54,7 +55,7 @@ def trained(backbone, tmp_path_factory, source):
 def test_the_projector_learns_and_nothing_else_changes(trained, backbone, source):
   given = interop.backbone_from_torch(interop.read(backbone))
   for method, path in trained.items():
-    run = program.open_run(path, source=source)
+    run = open_run(path, source=source)
     assert run.config.loss.transform == {"ncl": "rep_relu", "cl": "identity"}[method]
     kept = {"params": {"backbone": run.variables["params"]["backbone"]}}
     kept |= {"batch_stats": run.variables["batch_stats"]}
@@ -72,19 +73,19 @@ def test_the_first_loss_by_hand(backbone, tmp_path, source):
   """One batch of all images: whatever the order, each against its other view."""
   path = fit(backbone, tmp_path / "one", source, epochs=1)
   loss = jsonl.read(path / "metrics.jsonl")[0]["loss"]
-  run = program.open_run(path, source=source)
-  fresh = program.untrained(run)
-  views = program.features.extract_two_views(
-    program.config_lib.model(run.config),
+  run = open_run(path, source=source)
+  fresh = run.untrained()
+  views = features.extract_two_views(
+    config_lib.model(run.config),
     run.variables,
     source,
     "train",
-    view=program.config_lib.augmentation(run.config),
+    view=config_lib.augmentation(run.config),
     mesh=run.mesh,
     batch_size=16,
     seed=run.config.seed + 1,
   )
-  p = jax.tree.map(np.asarray, fresh["params"]["projector"])
+  p = jax.tree.map(np.asarray, fresh.variables["params"]["projector"])
   rows = []
   for h in (view.h for view in views):
     hidden = np.maximum(h @ p["linear1"]["kernel"] + p["linear1"]["bias"], 0)

@@ -22,7 +22,7 @@ import tiny
 from benchmarks import kills
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError, SaveError, Stopped
-from ncl_jax.evaluators import program
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import loop
 from ncl_jax.training import step as step_lib
@@ -313,9 +313,9 @@ def test_another_training_set_is_refused_and_told_in_evaluation(tmp_path, caplog
   renamed = dataclasses.replace(tiny.source(train=48), names="others")
   with pytest.raises(InputError, match="as many images, 48, with other names"):
     loop.train(config, path, renamed)
-  program.open_run(path, source=tiny.source(train=48))
+  open_run(path, source=tiny.source(train=48))
   assert "was trained on" not in caplog.text
-  program.open_run(path, source=fewer)
+  open_run(path, source=fewer)
   assert "48 images then, 47 now" in caplog.text
   assert "test images that it may have been trained on" in caplog.text
   # Of a run from before there was such a file nothing is known.

@@ -1,0 +1,65 @@
+"""Features of what is not in a run's data set: texts, or other images."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from ncl_jax import config as config_lib
+from ncl_jax import features
+from ncl_jax.data.source import Split
+from ncl_jax.evaluators.run import FeatureSource, Run
+from ncl_jax.models import byte_tokenizer
+
+
+def embed_texts(run: Run, texts: Sequence[str] | np.ndarray) -> np.ndarray:
+  """Features f of texts by the text tower, in evaluation mode.
+
+  Args:
+    run: of two towers, `loss.name` "clip".
+    texts: N of them, at least one.
+
+  Returns:
+    [N, D] float32.
+
+  Raises:
+    FloatingPointError: if a feature is NaN or infinite.
+  """
+  config = run.config
+  tokens = byte_tokenizer.encode(texts, config.text.length)
+  size, parts = config.eval.batch_size, []
+  for start in range(0, len(tokens), size):
+    rows = tokens[start : start + size]
+    padded = np.pad(rows, ((0, size - len(rows)), (0, 0)))
+    z = _embed_texts(config_lib.model(config), run.variables, padded)
+    f = features.embed(z, config.loss.transform)
+    parts.append(np.asarray(f)[: len(rows)])
+  found = np.concatenate(parts)
+  if bad := np.count_nonzero(~np.isfinite(found).all(1)):
+    raise FloatingPointError(
+      f"the features f of {bad} of {len(found)} texts hold NaN or infinity: nothing is "
+      "measured. Use an earlier checkpoint, or train again with a lower learning rate"
+    )
+  return found
+
+
+def embed_images(run: FeatureSource, images: np.ndarray) -> np.ndarray:
+  """Features f of other images than the source's, such as partners.
+
+  Args:
+    run: whose network it is.
+    images: uint8 [N, H, W, C].
+
+  Returns:
+    [N, D] float32.
+  """
+  split = Split(images, np.full(len(images), -1, np.int32))
+  swapped = dataclasses.replace(run.source, splits=run.source.splits | {"test": split})
+  return run.on(swapped).layer("f", "test")
+
+
+@jax.jit(static_argnums=0)
+def _embed_texts(model, variables, tokens):
+  with jax.default_matmul_precision("float32"):
+    return model.apply(variables, tokens, method="embed_text")[2]

@@ -1,0 +1,207 @@
+"""What an evaluator declares of itself, and the list of those that do."""
+
+import dataclasses
+import functools
+import importlib
+import pathlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.evaluators import rows as rows_lib
+from ncl_jax.evaluators.run import Run
+
+# The report's sections in their order, a pair's first: it is trained for them.
+GROUPS = (
+  "Pairs",
+  "Towers",
+  "Interpretability",
+  "Accuracy",
+  "Feature selection",
+  "Health",
+)
+
+
+def _no_rows(config: ConfigDict, source: Source) -> tuple[rows_lib.Row, ...]:
+  del config, source
+  return ()
+
+
+def _no_options(config: ConfigDict) -> dict[str, Any]:
+  del config
+  return {}
+
+
+def _no_data(config: ConfigDict, source: Source) -> dict[str, str]:
+  del config, source
+  return {}
+
+
+@dataclasses.dataclass(eq=False)
+class Evaluator:
+  """A function from a run to numbers, with what others must know of it.
+
+  Call it with a `FeatureSource`, such as a `Run`, or with a config, variables, a source
+  and a mesh; further arguments are the function's own.
+
+  Attributes:
+    name: by which it is asked for.
+    function: takes a `FeatureSource` (a `Run` if `network`) and returns
+      {"settings": {...}, part: {key: number}}.
+    rows: its rows in the report, for a config and its data.
+    labels: whether it needs labels.
+    images: whether it changes images, so that texts are refused.
+    network: whether it needs a network, and not only features.
+    pairs: whether it needs two towers, or two images of each thing.
+    two_runs: whether it compares with a run of another seed (its argument `other`).
+    trains: whether it trains for long. It then takes `folder`, for its checkpoints.
+    listed: False for one that has a command of its own and no other use.
+    options: arguments that make it this one of several variants.
+    asked: arguments that follow from a comparison's config.
+    reads: data sets besides the run's own that it reads: name -> digest.
+  """
+
+  name: str
+  function: Callable[..., dict[str, Any]]
+  rows: Callable[[ConfigDict, Source], Sequence[rows_lib.Row]] = _no_rows
+  labels: bool = True
+  images: bool = False
+  network: bool = False
+  pairs: bool = False
+  two_runs: bool = False
+  trains: bool = False
+  listed: bool = True
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  asked: Callable[[ConfigDict], dict[str, Any]] = _no_options
+  reads: Callable[[ConfigDict, Source], dict[str, str]] = _no_data
+
+  def __post_init__(self) -> None:
+    """Documentation and signature are the function's."""
+    functools.update_wrapper(self, self.function)
+
+  @property
+  def module(self) -> str:
+    """Full name of the module that it stands in."""
+    return self.function.__module__
+
+  @property
+  def file(self) -> str:
+    """The module's last name, which its results and checkpoints go by."""
+    return self.module.rpartition(".")[-1]
+
+  def __call__(self, run: Any, *parts: Any, **options: Any) -> dict[str, Any]:
+    """Evaluates a `FeatureSource`, or `(config, variables, source, mesh)`."""
+    if parts:
+      run = Run(run, *parts)
+    check_needs(self, run.config, run.source)
+    return self.function(run, **(self.options | options))
+
+  def options_in(self, eval_folder: pathlib.Path) -> dict[str, Any]:
+    """Arguments for a call whose checkpoints, if any, go to a folder."""
+    return {"folder": eval_folder / self.file} if self.trains else {}
+
+
+def evaluator(name: str, **declared: Any) -> Callable[[Callable], Evaluator]:
+  """Declares a function as an evaluator; see `Evaluator` for the arguments."""
+  return lambda function: Evaluator(name, function, **declared)
+
+
+@functools.cache
+def registered() -> dict[str, Evaluator]:
+  """All evaluators by name; those that train come last, as they take longest."""
+  package = importlib.import_module(__name__.rpartition(".")[0])
+  modules = [
+    importlib.import_module(f"{package.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(package.__path__)
+  ]
+  found = {
+    declared.name: declared
+    for module in modules
+    for declared in vars(module).values()
+    if isinstance(declared, Evaluator) and declared.listed
+  }
+
+  def place(declared: Evaluator) -> tuple[bool, bool, str]:
+    return declared.trains, declared.two_runs, declared.name
+
+  return {e.name: e for e in sorted(found.values(), key=place)}
+
+
+def single() -> tuple[str, ...]:
+  """Names of the evaluators of one checkpoint."""
+  return tuple(name for name, e in registered().items() if not e.two_runs)
+
+
+def applicable(config: ConfigDict, source: Source) -> tuple[str, ...]:
+  """Names of the evaluators of one checkpoint that a run's data allow."""
+  return tuple(name for name in single() if not _missing(name, config, source))
+
+
+def rows(config: ConfigDict, source: Source) -> tuple[rows_lib.Row, ...]:
+  """The rows that the report's table can have, in their order."""
+  found = [
+    dataclasses.replace(row, evaluator=name)
+    for name, declared in registered().items()
+    if not declared.pairs or paired(config, source)
+    for row in declared.rows(config, source)
+  ]
+  return tuple(sorted(found, key=lambda row: (GROUPS.index(row.group), not row.lead)))
+
+
+def paired(config: ConfigDict, source: Source) -> bool:
+  """Whether a run has two of each thing that can be asked to find each other."""
+  # Partners that are drawn anew in each step are no pairs to be found again.
+  drawn = bool(config.data.pair_factors)
+  partners = source.split("test").partners is not None and not drawn
+  return config.loss.name == "clip" or partners
+
+
+def check(names: Sequence[str], config: ConfigDict, source: Source) -> None:
+  """Stops before any training where an evaluator could say nothing afterwards.
+
+  Args:
+    names: of evaluators.
+    config: of the runs.
+    source: their data.
+
+  Raises:
+    InputError: naming the first such evaluator.
+  """
+  for name in names:
+    if missing := _missing(name, config, source):
+      raise InputError(
+        f"{missing}: allowed are {', '.join(applicable(config, source))}"
+      )
+
+
+def check_needs(declared: Evaluator, config: ConfigDict, source: Source) -> None:
+  """Stops an evaluator whose data lack what it needs.
+
+  Raises:
+    InputError: saying what.
+  """
+  if missing := lacks(declared, config, source):
+    raise InputError(missing)
+
+
+def _missing(name: str, config: ConfigDict, source: Source) -> str:
+  return lacks(registered()[name], config, source)
+
+
+def lacks(declared: Evaluator, config: ConfigDict, source: Source) -> str:
+  """What data lack that an evaluator needs, as a sentence; "" if nothing."""
+  name = declared.name
+  if declared.labels and not source.num_classes:
+    return f"{source.name} has no labels and {name} needs them"
+  if declared.images and source.texts:
+    return f"{source.name} holds texts and {name} changes images"
+  if declared.pairs and not paired(config, source):
+    return (
+      f"{source.name} with loss.name={config.loss.name} has no pairs and {name} needs "
+      "them (captions with loss.name=clip, or partners, from pairs:FILE.npz)"
+    )
+  return ""
