@@ -66,7 +66,7 @@ def seed_rows(
     "CL": cl,
     "NCL": ncl,
     "untrained": untrained,
-    "CL, NCL's activity": made(rivals.same_activity(cl.train, on.mean(0)), cl),
+    "CL, NCL's activity": made(rivals.matched_rates(cl.train, on.mean(0)), cl),
     "kmeans": made(rivals.kmeans(cl.train, width, active, seed), cl),
     "varimax 95": made(rivals.varimax(cl.train, 0.95), cl),
     "varimax 99": made(rivals.varimax(cl.train, 0.99), cl),
@@ -103,10 +103,11 @@ def measured(f: Features, labels: Labels, seed: int) -> dict[str, float]:
     )
     found[f"ewp_{budget}"] = float(purity)
   stats = feature_stats.statistics(
-    f.test, labels.test, k, threshold=1e-5, activity=0.03, seed=seed
+    f.test, labels.test, k, threshold=1e-5, activation_rate=0.03, seed=seed
   )
-  for name in ("sparsity", "l0", "live_dimensions", "zero_rows", "purity"):
+  for name in ("sparsity", "l0", "zero_rows", "purity"):
     found[name] = stats[name]
+  found["live_dimensions"] = stats["active_dimensions"]
   guess = metrics.knn_predict(f.train, labels.train, f.test, k)
   found["neighbours"] = float(np.mean(np.asarray(guess) == labels.test))
   return found

@@ -156,7 +156,7 @@ def defaults() -> ConfigDict:
   config.eval.knn_k = 20
   config.eval.knn_temperature = 0.07
   config.eval.retrieval_k = 10
-  config.eval.activity = 0.03  # share of images at which purity is compared
+  config.eval.activation_rate = 0.03  # share of images at which purity is compared
   config.eval.threshold = 1e-5  # |f| below it counts as zero
   # Other data sets, FORM:PATH: one to which features are transferred, and those whose
   # images are out of distribution, with classes of the same names.

@@ -100,8 +100,10 @@ def validate(config: ConfigDict) -> None:
     )
   if config.train.batch_size == 1:
     raise InputError("train.batch_size is 1: without other images nothing is negative")
-  if not 0 < config.eval.activity <= 1:
-    raise InputError(f"eval.activity is {config.eval.activity}: allowed is (0, 1]")
+  if not 0 < config.eval.activation_rate <= 1:
+    raise InputError(
+      f"eval.activation_rate is {config.eval.activation_rate}: allowed is (0, 1]"
+    )
   check_augment(config)
 
 

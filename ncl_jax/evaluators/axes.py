@@ -1,4 +1,4 @@
-"""Same axes again? Dimensions of two runs matched one to one, and how well they agree.
+"""Cross-seed alignment: how well matched dimensions of two runs agree.
 
 NCL's features are unique up to a permutation of dimensions, CL's only up to a rotation:
 two seeds of NCL should find the same dimensions in another order.
@@ -40,7 +40,7 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
     *(
       Row(
         f"axes_{layer}",
-        f"same axes in another seed, {layer}",
+        f"cross-seed correlation, {layer}",
         "Interpretability",
         "",
         "higher",
@@ -141,7 +141,7 @@ def agreement(
     what any axes reach that span what its axes span, much if that is few directions;
     signs count if they do without the rotation), correlation_matched_on_test and its
     _chance (what matching on the very images that score adds), matched (number of
-    pairs), live_dimensions and other_live_dimensions. NaN without active dimensions.
+    pairs), active_dimensions and other_active_dimensions. NaN without any.
   """
   for name, x in zip(
     ("train_a", "train_b", "test_a", "test_b"),
@@ -168,8 +168,8 @@ def agreement(
     "correlation_matched_on_test": _matched(test, test),
     "correlation_matched_on_test_chance": lucky,
     "matched": int(min(live_a.sum(), live_b.sum())),
-    "live_dimensions": int(live_a.sum()),
-    "other_live_dimensions": int(live_b.sum()),
+    "active_dimensions": int(live_a.sum()),
+    "other_active_dimensions": int(live_b.sum()),
   }
 
 

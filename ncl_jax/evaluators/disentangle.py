@@ -36,7 +36,7 @@ def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
 
   Returns:
     {"settings", "f", "shuffled", "untrained", "pca"}, each but the first as
-    `metrics.factors.scores`, with live_dimensions.
+    `metrics.factors.scores`, with active_dimensions.
 
   Raises:
     InputError: if fewer than two factors can be scored.
@@ -83,7 +83,7 @@ def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
     ),
     **{
       key: factor_metrics.scores(x, values, config.seed)
-      | {"live_dimensions": int((np.ptp(x, 0) > config.eval.threshold).sum())}
+      | {"active_dimensions": int((np.ptp(x, 0) > config.eval.threshold).sum())}
       for key, x in table.items()
     },
   }

@@ -125,7 +125,7 @@ def evaluate(evaluator: Evaluator, opened: Run, **options: Any) -> dict[str, Any
     where = f"checkpoint {opened.step} of {opened.path}"
     raise FloatingPointError(f"{name} of {where}: {error}") from error
   row = {
-    "program": name,
+    "evaluator": name,
     "step": opened.step,
     **result,
     "data": fingerprints.data(opened.source),

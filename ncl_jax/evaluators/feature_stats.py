@@ -17,8 +17,8 @@ from ncl_jax.evaluators.run import LAYERS, FeatureSource
 from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = meaning.SHUFFLES
-ACTIVE = 30  # a dimension with fewer activations is pure by luck
-BUDGET = 0.1  # activity at which purity is compared beside `eval.activity`
+ACTIVE = 30  # a dimension with fewer activations is pure by chance
+BUDGET = 0.1  # the rate at which purity is compared besides `eval.activation_rate`
 COARSE = 1e-2  # the released code's other threshold of sparsity
 
 
@@ -26,12 +26,12 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """What the report shows of f."""
   return (
     *meaning.rows(source.num_examples("test")),
-    *_class_rows(config.eval.threshold, config.eval.activity),
+    *_class_rows(config.eval.threshold, config.eval.activation_rate),
     *_health_rows(),
   )
 
 
-def _class_rows(threshold: float, activity: float) -> tuple[Row, ...]:
+def _class_rows(threshold: float, activation_rate: float) -> tuple[Row, ...]:
   row = functools.partial(Row, group="Interpretability", unit="%")
   return (
     row(
@@ -55,7 +55,7 @@ def _class_rows(threshold: float, activity: float) -> tuple[Row, ...]:
     row(
       "consistency_abs_chance",
       "the same with shuffled labels",
-      note="what few active images reach by luck.",
+      note="what few active images reach by chance.",
       where=("f", "consistency_abs_chance"),
       column="chance",
     ),
@@ -68,10 +68,11 @@ def _class_rows(threshold: float, activity: float) -> tuple[Row, ...]:
     ),
     row(
       "purity",
-      f"purity at matched {activity:.0%} activity",
+      f"purity at an activation rate of {activation_rate:.0%}",
       better="higher",
-      note=f"share of the most frequent class among the {activity:.0%} of the images "
-      "with the largest value of a dimension: the same number for every arm. A "
+      note="share of the most frequent class among the "
+      f"{activation_rate:.0%} of the images with the largest value of a dimension: the "
+      "same number for every method. A "
       "dimension that fewer images activate is filled up with others and looks impure.",
       where=("f", "purity"),
       chance=("f", "purity_chance"),
@@ -84,26 +85,26 @@ def _health_rows() -> tuple[Row, ...]:
   row = functools.partial(Row, group="Health")
   return (
     row(
-      "live_dimensions",
+      "active_dimensions",
       "active dimensions",
       better="higher",
       note="dimensions that some test image activates.",
-      where=("f", "live_dimensions"),
-      column="live",
+      where=("f", "active_dimensions"),
+      column="active",
     ),
     row(
-      "activity",
-      "activity of an active dimension",
+      "activation_rate",
+      "activation rate of an active dimension",
       unit="%",
       note="mean share of the test images that activate it.",
-      where=("f", "activity"),
+      where=("f", "activation_rate"),
     ),
     row("l0", "active dimensions of an image", note="mean number.", where=("f", "l0")),
     row(
       "zero_rows",
-      "all-zero images",
+      "all-zero embeddings",
       better="lower",
-      note="test images of which the transform leaves nothing.",
+      note="test images whose transformed embedding is all zero.",
       where=("f", "zero_rows"),
     ),
     row(
@@ -129,7 +130,7 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   """The paper's feature properties, with what is needed to judge them.
 
   Args:
-    run: `eval.threshold` and `eval.activity` are used; without labels the
+    run: `eval.threshold` and `eval.activation_rate` are used; without labels the
       class-based figures are left out.
 
   Returns:
@@ -143,9 +144,9 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     "settings": run.describe(
       split="test",
       threshold=config.eval.threshold,
-      activity=config.eval.activity,
+      activation_rate=config.eval.activation_rate,
       second_threshold=COARSE,
-      second_activity=BUDGET,
+      second_activation_rate=BUDGET,
       frequent=ACTIVE,
       label_shuffles=SHUFFLES,
       rotations=meaning.ROTATIONS,
@@ -155,7 +156,7 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   }
   settings: dict[str, Any] = {
     "threshold": config.eval.threshold,
-    "activity": config.eval.activity,
+    "activation_rate": config.eval.activation_rate,
     "seed": config.seed,
   }
   levels = source.split("test").levels
@@ -193,7 +194,7 @@ def statistics(
   num_classes: int,
   *,
   threshold: float,
-  activity: float,
+  activation_rate: float,
   seed: int,
 ) -> dict[str, float]:
   """All label-free statistics of a feature matrix, and the class-based ones if it can.
@@ -203,15 +204,16 @@ def statistics(
     labels: [N]; -1 where unknown.
     num_classes: K; 0 for none.
     threshold: |f| below it counts as zero.
-    activity: share of the images that count as activating a dimension in `purity`.
+    activation_rate: share of the images that count as activating a dimension in
+      `purity`.
     seed: of the label shuffles that give the chance levels.
 
   Returns:
-    sparsity, sparsity_0.01 (its threshold), sparsity_live (over active dimensions),
-    l0 (mean number of active dimensions of an image), activity (mean share of images
-    that activate an active dimension), dimensions, live_dimensions, dead_dimensions,
-    zero_rows, orthogonality (mean |C - I|), effective_rank; with labels also what
-    `by_class` gives.
+    sparsity, sparsity_0.01 (its threshold), sparsity_active (over active dimensions),
+    l0 (mean number of active dimensions of an image), activation_rate (mean share of
+    images that activate an active dimension), dimensions, active_dimensions,
+    dead_dimensions, zero_rows, orthogonality (mean |C - I|), effective_rank; with
+    labels also what `by_class` gives.
   """
   checks.finite("f", f)
   with undefined_is_nan():
@@ -219,7 +221,12 @@ def statistics(
   values = {name: float(value) for name, value in values.items()}
   if num_classes:
     values |= by_class(
-      f, labels, num_classes, threshold=threshold, activity=activity, seed=seed
+      f,
+      labels,
+      num_classes,
+      threshold=threshold,
+      activation_rate=activation_rate,
+      seed=seed,
     )
   return values
 
@@ -230,24 +237,24 @@ def by_class(
   num_classes: int,
   *,
   threshold: float,
-  activity: float,
+  activation_rate: float,
   seed: int,
 ) -> dict[str, float]:
-  """How far the images that activate a dimension share a class, and what luck gives.
+  """How far the images that activate a dimension share a class, beside chance.
 
   Args:
     f: [N, D] features.
     labels: [N]; -1 where unknown.
     num_classes: K.
     threshold: as in `statistics`.
-    activity: as in `statistics`.
+    activation_rate: as in `statistics`.
     seed: as in `statistics`.
 
   Returns:
     consistency_abs and consistency_positive (mean over active dimensions), each also
     with `_frequent` (mean over dimensions with at least 30 active images, NaN if none)
     and `_weighted` (each dimension by its number of active images); label_entropy (mean
-    over active dimensions, nats); purity and purity_0.1, at matched activity, also
+    over active dimensions, nats); purity and purity_0.1, at two activation rates, also
     purity_weighted and purity_reached (mean over the dimensions that so many images
     activate: only there is a sparse feature's purity one of activated images), and with
     _0.1; each of them with `_chance`: its mean over shuffled labels.
@@ -259,7 +266,7 @@ def by_class(
 
   def measure(y):
     with undefined_is_nan():
-      return _by_class(f, y, num_classes, threshold, activity)
+      return _by_class(f, y, num_classes, threshold, activation_rate)
 
   generator = np.random.default_rng(seed)
   values = jax.device_get(measure(labels))
@@ -284,11 +291,11 @@ def _statistics(f, threshold):
   return {
     "sparsity": metrics.sparsity(f, threshold),
     f"sparsity_{COARSE}": metrics.sparsity(f, COARSE),
-    "sparsity_live": jnp.sum(jnp.where(live, silent, 0)) / alive,  # NaN if none is
+    "sparsity_active": jnp.sum(jnp.where(live, silent, 0)) / alive,  # NaN if none is
     "l0": jnp.sum(active),
-    "activity": jnp.sum(active) / jnp.maximum(alive, 1),
+    "activation_rate": jnp.sum(active) / jnp.maximum(alive, 1),
     "dimensions": f.shape[1],
-    "live_dimensions": alive,
+    "active_dimensions": alive,
     "dead_dimensions": f.shape[1] - alive,
     "zero_rows": metrics.num_zero_rows(f),
     "orthogonality": metrics.orthogonality(f),
@@ -296,8 +303,8 @@ def _statistics(f, threshold):
   }
 
 
-@jax.jit(static_argnames=("num_classes", "threshold", "activity"))
-def _by_class(f, labels, num_classes, threshold, activity):
+@jax.jit(static_argnames=("num_classes", "threshold", "activation_rate"))
+def _by_class(f, labels, num_classes, threshold, activation_rate):
   values = {}
   for rule in ("abs", "positive"):
     rate, active = metrics.class_consistency(f, labels, num_classes, rule, threshold)
@@ -311,7 +318,7 @@ def _by_class(f, labels, num_classes, threshold, activity):
   values["label_entropy"] = jnp.nanmean(entropy)
   _, active = metrics.class_consistency(f, labels, num_classes, "abs", threshold)
   images = jnp.sum(labels >= 0)
-  for end, budget in (("", activity), (f"_{BUDGET}", BUDGET)):
+  for end, budget in (("", activation_rate), (f"_{BUDGET}", BUDGET)):
     rate = metrics.purity(f, labels, num_classes, budget)
     # One that so many images do not activate is filled up with images at random.
     reached = active >= jnp.round(budget * images, 3)  # 0.3 x 50 is 15, not more

@@ -31,7 +31,7 @@ def rows(config: ConfigDict, source: Source, per_cent: int = 100) -> tuple[Row, 
       "Accuracy",
       "%",
       "higher",
-      f"drawn by class, the same for every arm of a seed; {few}"
+      f"drawn by class, the same for every method of a seed; {few}"
       if part
       else f"all labels; {few}",
       where=("h", "accuracy"),

@@ -53,7 +53,7 @@ def shifted_digests(config: ConfigDict, source: Source) -> dict[str, str]:
   }
 
 
-# A comparison asks for the same ones for every arm.
+# A comparison asks for the same ones for every method.
 @functools.lru_cache(maxsize=2)
 def _load(spec: str, stamp: tuple, **settings: Any) -> Source:
   del stamp  # of the files: others are loaded anew

@@ -35,12 +35,12 @@ SIDE = (
   ),
   (
     "purity",
-    "purity at matched activity",
+    "purity at a fixed activation rate",
     "%",
     "higher",
-    "the same number in each arm",
+    "the same number of images for each method",
   ),
-  ("live_dimensions", "active dimensions", "", "higher", "that something activates"),
+  ("active_dimensions", "active dimensions", "", "higher", "that something activates"),
   ("orthogonality", "mean correlation |C - I|", "", "lower", "of active dimensions"),
 )
 
@@ -75,13 +75,13 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
       )
   found.append(
     Row(
-      "pairs:both:live_dimensions",
-      "live for both",
+      "pairs:both:active_dimensions",
+      "active in both",
       "Towers",
       "",
       "higher",
       f"dimensions that some {one} and some {other} activates.",
-      where=("both", "live_dimensions"),
+      where=("both", "active_dimensions"),
     )
   )
   return tuple(found)
@@ -145,9 +145,9 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     other's, and its chance, that of features that are all alike; zero_shot of the
     "classes" and of each further level with names, with "_largest" the share of the
     largest class, with "_mean" the mean over classes, which guessing brings to
-    "_chance"; of each side what `feature_stats.statistics` gives, of both the live
-    dimensions that they share. Of each dimension that is live for images its mean, and
-    the words and images (positions, captions, texts) that activate it most.
+    "_chance"; of each side what `feature_stats.statistics` gives, of both the active
+    dimensions that they share. Of each dimension that is active for images its mean,
+    and the words and images (positions, captions, texts) that activate it most.
 
   Raises:
     InputError: if the data have no pairs.
@@ -171,7 +171,7 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
       layer="f",
       pairs=len(f),
       threshold=config.eval.threshold,
-      activity=config.eval.activity,
+      activation_rate=config.eval.activation_rate,
       ties="mean over all orders",
     ),
     "recall": _recall(f, g, groups, (one, other)),
@@ -186,13 +186,13 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
       test.labels,
       source.num_classes,
       threshold=config.eval.threshold,
-      activity=config.eval.activity,
+      activation_rate=config.eval.activation_rate,
       seed=config.seed,
     )
   live = (np.abs(f).max(0) > config.eval.threshold) & (
     np.abs(g).max(0) > config.eval.threshold
   )
-  result["both"] = {"live_dimensions": int(live.sum())}
+  result["both"] = {"active_dimensions": int(live.sum())}
   words = words_of(_captions(source))
   by_word = None
   if isinstance(run, Run) and other != "partner" and words:
@@ -307,7 +307,7 @@ def text(row: dict[str, Any]) -> str:
       purity = values.get("consistency_abs", float("nan"))
       lines.append(
         f"{side:8} sparsity {values['sparsity']:.1%}, active dimensions "
-        f"{values['live_dimensions']:.0f} of {values['dimensions']:.0f}, class "
+        f"{values['active_dimensions']:.0f} of {values['dimensions']:.0f}, class "
         f"consistency {purity:.1%}"
       )
   lines.append("dimensions, the most active first: words | captions of images")

@@ -86,7 +86,7 @@ class Evaluator:
   @property
   def module(self) -> str:
     """Full name of the module that it stands in."""
-    return self.function.__module__
+    return self.__module__  # as `functools.update_wrapper` has set it
 
   @property
   def file(self) -> str:

@@ -36,7 +36,7 @@ Sets = dict[str, np.ndarray]
 RULES = {
   "all": "all dimensions",
   "random": "k at random",
-  "random_live": "k at random of the live",
+  "random_active": "k at random of the active",
   "ea_signed": "k of largest expected activation, signed",
   "ea_relu": "k of largest expected activation, rectified",
 }
@@ -53,7 +53,7 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
       "%",
       "higher",
       "projector outputs of unit length before the selection; k is a quarter of "
-      "them or what launch.selection was asked for.",
+      "them or what `ncl selection` was asked for.",
       where=(name, key),
       chance=chance,
       column="EA k" if (name, key) == ("ea_relu", "probe") else "",
@@ -88,8 +88,8 @@ def evaluate(
       another probe is fitted; None for `eval.transfer`, none if empty.
 
   Returns:
-    {"settings", "curve", "ablation", "live_dimensions"} and the rows "all", "random",
-    "ea_signed", "ea_relu", "random_live", "variance", "pca", each with the dimensions
+    {"settings", "curve", "ablation", "active_dimensions"} and the rows "all", "random",
+    "ea_signed", "ea_relu", "random_active", "variance", "pca", each with the dimensions
     kept, and "probe" and "transfer" (accuracy), "retrieval" (precision), in [0, 1].
     For "curve" see `curve`, for "ablation" see `ablation`.
 
@@ -129,7 +129,7 @@ def evaluate(
       probe="lbfgs, penalty chosen on a held-out fifth of train",
       images=len(parts["test"].labels),
     ),
-    "live_dimensions": int(_live(f["train"], config).sum()),
+    "active_dimensions": int(_live(f["train"], config).sum()),
     **{name: score(parts, classes, config, *sets) for name, sets in rows.items()},
     "ablation": ablation(
       f, parts, run.source.num_classes, config.eval.threshold, seed=config.seed
@@ -164,7 +164,7 @@ def choose(
     "random": at_random(np.arange(f["train"].shape[1])),
     "ea_signed": [_take(signed, _largest(_activation(signed), keep))],
     "ea_relu": [_take(rectified, _largest(_activation(rectified), keep))],
-    "random_live": at_random(live) if len(live) else [],
+    "random_active": at_random(live) if len(live) else [],
     "variance": [_take(f, _largest(f["train"].var(0), keep))],
     "pca": [_project(f, keep)],
   }

@@ -59,7 +59,7 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
       "the same with views of different images",
       "Interpretability",
       "%",
-      note="what as many active images reach by luck.",
+      note="what as many active images reach by chance.",
       where=("f", "view_agreement_chance"),
     ),
   )
@@ -162,8 +162,8 @@ def statistics(
 
   Returns:
     For k = 1, 10, 100, as far as there are dimensions, and "all": sepin@k, the mean
-    over batches; sepin@k_std, their standard deviation; sepin@k_lucky, ranked on the
-    very images that score.
+    over batches; sepin@k_std, their standard deviation; sepin@k_in_sample, ranked
+    on the very images that score.
   """
   checks.finite("f_a", f_a)
   checks.finite("f_b", f_b)
@@ -187,7 +187,7 @@ def statistics(
     lucky = np.mean([metrics.sepin_at(half, k) for half in mean])
     values[f"sepin@{name}"] = float(honest.mean())
     values[f"sepin@{name}_std"] = float(honest.std(ddof=1))
-    values[f"sepin@{name}_lucky"] = float(lucky)
+    values[f"sepin@{name}_in_sample"] = float(lucky)
   return values
 
 

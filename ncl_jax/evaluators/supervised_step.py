@@ -57,7 +57,7 @@ def make_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh):
 
   def step(state, network, batch):
     key = jax.random.fold_in(numerics.key(task.config.seed), state.step)
-    draws = augment.draws(key, batch["image"].shape[0], views=1)
+    draws = augment.view_parameters(key, batch["image"].shape[0], views=1)
     images = augment.make_views(draws, batch["image"], view)[:, 0]
     gradients, (batch_stats, values) = jax.grad(loss, has_aux=True)(
       state.params, state.batch_stats, network, images, batch["label"]

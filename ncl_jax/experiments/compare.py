@@ -40,8 +40,8 @@ def compare(
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
   The two runs of a seed share initialisation, order and views; only the transform
-  differs. A program that fails stops no other. What has been measured is kept, and not
-  measured again by another call.
+  differs. An evaluator that fails stops no other. What has been measured is kept, and
+  not measured again by another call.
 
   Args:
     config: an NCL config; CL is the same without its transform.
@@ -159,20 +159,20 @@ def _reported(
 
 def _method_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
   """The settings of one run of the pair."""
-  arm = config.copy_and_resolve_references()
-  arm.seed = seed
+  changed = config.copy_and_resolve_references()
+  changed.seed = seed
   if method == "cl":
-    config_lib.set_method(arm, "cl")
-  return arm
+    config_lib.set_method(changed, "cl")
+  return changed
 
 
 def _trained_control(config: ConfigDict, key: str, seed: int, ncl: Run) -> ConfigDict:
   """CL's settings with one change."""
-  arm = _method_config(config, "cl", seed)
+  changed = _method_config(config, "cl", seed)
   if key == "cl_l1":
-    arm.loss.l1 = L1
+    changed.loss.l1 = L1
   else:
     f = ncl.layer("f", "train")
     live = metrics.active_dimensions(f, config.eval.threshold)
-    arm.model.projector_out = max(2, int(live.sum()))
-  return arm
+    changed.model.projector_out = max(2, int(live.sum()))
+  return changed

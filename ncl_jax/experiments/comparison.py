@@ -19,7 +19,7 @@ from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.rows import Row
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import paper_numbers
-from ncl_jax.report import Arm, Comparison
+from ncl_jax.report import Comparison, Method
 from ncl_jax.report.explorer import thumbnails
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
@@ -40,21 +40,21 @@ def comparison(
     row
     for row in registry.rows(config, source)
     if np.isfinite(
-      [rows_lib.value(r, row) for arm in LABELS for r in results[arm]]
+      [rows_lib.value(r, row) for method in LABELS for r in results[method]]
     ).any()
   )
-  arms, labels = [], np.zeros(0)
-  for arm in LABELS:
-    opened = open_run(runs.get(arm, runs["ncl"])[0], source=source)
-    run = opened.untrained() if arm == "untrained" else opened
+  methods, labels = [], np.zeros(0)
+  for method in LABELS:
+    opened = open_run(runs.get(method, runs["ncl"])[0], source=source)
+    run = opened.untrained() if method == "untrained" else opened
     labels = run.extract("test").labels
-    curve = jsonl.read(runs[arm][0] / "metrics.jsonl") if arm in runs else []
-    arms.append(
-      Arm(
-        key=arm,
-        label=LABELS[arm],
+    curve = jsonl.read(runs[method][0] / "metrics.jsonl") if method in runs else []
+    methods.append(
+      Method(
+        key=method,
+        label=LABELS[method],
         values={
-          row.key: tuple(rows_lib.value(result, row) for result in results[arm])
+          row.key: tuple(rows_lib.value(result, row) for result in results[method])
           for row in rows
         },
         curve=tuple(curve),
@@ -68,7 +68,7 @@ def comparison(
     facts=_facts(resolved, source),
     remarks=_remarks(config, source, len(seeds)),
     metrics=rows,
-    arms=tuple(arms),
+    methods=tuple(methods),
     chance=_chance(source, rows, results["ncl"], labels),
     expected=paper_numbers.expected(config),
     seeds=tuple(seeds),
@@ -161,7 +161,7 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
     "only difference is the transform on the projector's output.",
     "The control is the network before training with NCL's transform on it: an "
     "untrained rectified projection is sparse too, so sparsity alone shows little. "
-    "Purity at matched activity compares all arms on the same number of images.",
+    "Purity at a fixed activation rate compares all methods on equally many images.",
   ]
   if seeds < 5:
     remarks.append(
@@ -179,6 +179,6 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
       "No labels. Left out, as they need classes: accuracy, retrieval, class "
       "consistency, purity, the choice of dimensions. Sparsity, active dimensions, "
       "correlation, effective rank, SEPIN (from two views of an image) and, with "
-      "several seeds, the agreement of axes need none."
+      "several seeds, cross-seed alignment need none."
     )
   return tuple(remarks)

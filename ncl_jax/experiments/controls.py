@@ -55,7 +55,7 @@ def _table() -> dict[str, Control]:
       both_towers=True,
       own_backbone=True,
     ),
-    "cl_map": Control(
+    "cl_transform": Control(
       "CL + transform", "CL with NCL's transform put on it after training", True
     ),
     "cl_varimax": Control(
@@ -63,7 +63,7 @@ def _table() -> dict[str, Control]:
       "CL rotated to the sparsest axes, which leaves distances as they are",
       True,
     ),
-    "cl_varimax_map": Control(
+    "cl_varimax_transform": Control(
       "CL + varimax + transform",
       "the rotated CL with NCL's transform after it, axes pointing where their tail is "
       "long",
@@ -85,7 +85,7 @@ CONTROLS = _table()
 # Each answers a question of its own; the others, variations of them, go by name.
 DEFAULT = (
   "untrained",
-  "cl_same_activity",
+  "cl_matched_rates",
   "cl_varimax",
   "cl_varimax_95",
   "cl_kmeans",
@@ -131,12 +131,12 @@ def make(key: str, cl: Run, ncl: Run) -> FeatureSource | None:
   if key == "untrained_calibrated":
     fresh = ncl.untrained()
     return calibrate(fresh) if jax.tree.leaves(fresh.variables["batch_stats"]) else None
-  if key == "cl_map":
+  if key == "cl_transform":
     return last_layer(cl, np.eye(config_lib.widths(cl.config)["z"]), 0.0, transform)
   if key.startswith("cl_varimax"):
     if cl.config.loss.name != "clip":
       return None
-    name = transform if key.endswith("_map") else "identity"
+    name = transform if key.endswith("_transform") else "identity"
     return last_layer(cl, _varimax(cl), 0.0, name)
   base, _, kind = key.partition("_")
   if base == "pixels" and cl.source.texts:

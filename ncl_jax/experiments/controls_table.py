@@ -17,12 +17,12 @@ def controls_table(
   results: Mapping[str, Sequence[dict[str, Any]]],
   labels: dict[str, str],
 ) -> str:
-  """A line an arm or control, a column a metric; means over seeds.
+  """A line a method or control, a column a metric; means over seeds.
 
   Args:
     config: of the comparison.
     source: its data.
-    results: key of an arm or control -> for each seed, program -> result.
+    results: key of a method or control -> for each seed, evaluator -> result.
     labels: key -> what a reader sees.
 
   Returns:
@@ -31,28 +31,28 @@ def controls_table(
   rows = {row.key: row for row in registry.rows(config, source) if row.column}
   columns = {key: row.column for key, row in rows.items()}
   means = {
-    arm: {
+    method: {
       key: float(np.mean([rows_lib.value(result, row) for result in seeds]))
       for key, row in rows.items()
     }
-    for arm, seeds in results.items()
+    for method, seeds in results.items()
   }
   shown = [k for k in columns if any(np.isfinite(m[k]) for m in means.values())]
-  width = max(len(labels[arm]) for arm in results)
+  width = max(len(labels[method]) for method in results)
   places = {key: max(10, len(columns[key]) + 2) for key in shown}
   lines = [" " * width + "".join(f"{columns[k]:>{n}}" for k, n in places.items())]
-  for arm in results:
-    if not any(np.isfinite(means[arm][key]) for key in shown):
+  for method in results:
+    if not any(np.isfinite(means[method][key]) for key in shown):
       continue
-    cells = [f"{_cell(means[arm][k], rows[k].unit):>{n}}" for k, n in places.items()]
-    lines.append(f"{labels[arm]:{width}}" + "".join(cells))
+    cells = [f"{_cell(means[method][k], rows[k].unit):>{n}}" for k, n in places.items()]
+    lines.append(f"{labels[method]:{width}}" + "".join(cells))
   count = len(next(iter(results.values())))
   lines += [
     "",
     f"Means over {count} seed(s); shares in per cent, naming: class named by the "
     "strongest dimension, gain: that minus the same with axes rotated at random, EWP: "
     "energy-weighted purity, cons.: class consistency, "
-    "purity: at matched activity, chance: consistency of shuffled labels.",
+    "purity: at a fixed activation rate, chance: consistency of shuffled labels.",
   ]
   if config.loss.name == "clip":
     lines.append(

@@ -1,6 +1,7 @@
 """Every figure of two runs, from their work directories."""
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.host import paths
 from ncl_jax.report import figures
-from ncl_jax.report.comparison import Arm, Comparison
+from ncl_jax.report.comparison import Comparison, Method
 from ncl_jax.report.explorer import thumbnails
 from ncl_jax.report.figures import classifiers, drawing, runs
 from ncl_jax.runtime import jsonl
@@ -42,14 +43,14 @@ def draw(
       " same"
     )
   source = method.source
-  arms, layers = [], []
+  methods, layers = [], []
   for key, run in (("baseline", baseline), ("method", method)):
     test, f = run.extract("test"), run.layer("f", "test")
     label = run.config.method.upper()
     if method.config.method == baseline.config.method:
       label = f"{label} {run.path.parent.name}/{run.path.name}"
     curve = tuple(jsonl.read(run.path / "metrics.jsonl"))
-    arms.append(Arm(key, label, {}, curve, f))
+    methods.append(Method(key, label, {}, curve, f))
     layers += [(f"{label}: h", test.h), (f"{label}: f", f)]
   split = source.split("test")
   comparison = Comparison(
@@ -57,7 +58,7 @@ def draw(
     facts=(),
     remarks=(),
     metrics=(),
-    arms=tuple(arms),
+    methods=tuple(methods),
     chance={},
     expected={},
     seeds=(method.config.seed,),
@@ -73,7 +74,7 @@ def draw(
     jsonl.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)
   ]
   results = [row[-1] if row else None for row in rows]
-  tested = {arm.label: [classifiers.points(arm.curve)] for arm in arms}
+  tested = {method.label: [classifiers.points(method.curve)] for method in methods}
   with drawing.style():
     pictures = [
       *figures.draw(comparison),
@@ -85,11 +86,16 @@ def draw(
       else None,
     ]
   folder = paths.local(out or method.path / "figures").resolve()
+  return _written([x for x in pictures if x is not None], folder)
+
+
+def _written(
+  pictures: Sequence[drawing.Picture], folder: pathlib.Path
+) -> list[pathlib.Path]:
+  """The PNG and the SVG of each picture."""
   folder.mkdir(parents=True, exist_ok=True)
   files = []
   for picture in pictures:
-    if picture is None:
-      continue
     png = folder / pathlib.Path(picture.wide.file).name
     jsonl.replace(png, picture.wide.png)
     svg = png.with_suffix(".svg")

@@ -50,7 +50,7 @@ class Measurements:
     self._config, self._source = config, source
     known = registry.registered()
     self._names = [name for name in names if not known[name].two_runs]
-    self._cache = result_cache.Ledger(file)
+    self._cache = result_cache.ResultCache(file)
 
   @property
   def unkept(self) -> str:
@@ -120,7 +120,7 @@ class Measurements:
     """What a result is of: weights and settings too, as a run may be trained anew."""
     evaluator = registry.registered()[name]
     digests = [fingerprints.network(run.config, run.variables) for run in runs]
-    of = {"arm": key, "seed": seed, "program": name, "runs": digests}
+    of = {"method": key, "seed": seed, "evaluator": name, "runs": digests}
     data = {"": fingerprints.data(self._source)}
     of |= {"data": data | evaluator.reads(self._config, self._source)}
     # The controls' code, too: this may be one.

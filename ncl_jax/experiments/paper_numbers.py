@@ -87,7 +87,8 @@ def expected(config: ConfigDict) -> dict[str, dict[str, float]]:
     config: of the comparison.
 
   Returns:
-    arm -> metric -> number, empty for other data or another network; the config's own
+    method -> metric -> number, empty for other data or another network; the config's
+    own
     `expected` comes on top.
   """
   name = _SOURCES.get(config.data.source, "")
@@ -97,8 +98,8 @@ def expected(config: ConfigDict) -> dict[str, dict[str, float]]:
   numbers = EXPECTED.get(name, {}) if same and not config.data.train_examples else {}
   own = config.expected.to_dict()
   return {
-    arm: _of_sets(numbers.get(arm, {}), config.eval.ood) | own.get(arm, {})
-    for arm in [*numbers, *(arm for arm in own if arm not in numbers)]
+    method: _of_sets(numbers.get(method, {}), config.eval.ood) | own.get(method, {})
+    for method in [*numbers, *(method for method in own if method not in numbers)]
   }
 
 

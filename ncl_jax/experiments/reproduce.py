@@ -36,14 +36,14 @@ class Claim:
   Attributes:
     text: to be read.
     metric: a row of the table.
-    arm: "cl", "ncl", or "ratio" or "gain" of NCL's to CL's.
+    method: "cl", "ncl", or "ratio" or "gain" of NCL's to CL's.
     low: the least that makes it true.
     high: the most.
   """
 
   text: str
   metric: str
-  arm: str
+  method: str
   low: float
   high: float | None = None
 
@@ -53,14 +53,14 @@ class Claim:
     Args:
       metrics: of report.json.
     """
-    arms = metrics.get(self.metric, {}).get("arms", {})
-    cl, ncl = (arms.get(key, {}).get("mean") for key in ("cl", "ncl"))
+    methods = metrics.get(self.metric, {}).get("methods", {})
+    cl, ncl = (methods.get(key, {}).get("mean") for key in ("cl", "ncl"))
     found: float | None
-    if self.arm in ("cl", "ncl"):
-      found = cl if self.arm == "cl" else ncl
+    if self.method in ("cl", "ncl"):
+      found = cl if self.method == "cl" else ncl
     elif cl is None or ncl is None:
       found = None
-    elif self.arm == "gain":
+    elif self.method == "gain":
       found = ncl - cl
     else:
       found = ncl / cl if cl else math.inf
@@ -81,11 +81,13 @@ def claims(config: ConfigDict) -> list[Claim]:
   expected = paper_numbers.expected(config)
   cl, ncl = expected.get("cl", {}), expected.get("ncl", {})
   made = []
-  for arm, numbers in expected.items():
+  for method, numbers in expected.items():
     for key, name in (("probe_sgd_h", "linear probe"), ("finetune_h", "finetuning")):
-      if key in numbers and arm in ("cl", "ncl"):
+      if key in numbers and method in ("cl", "ncl"):
         made.append(
-          _near(f"{arm.upper()}'s {name} accuracy", key, arm, numbers[key], ACCURACY)
+          _near(
+            f"{method.upper()}'s {name} accuracy", key, method, numbers[key], ACCURACY
+          )
         )
   for key, name in (("probe_sgd_h", "linear probe"), ("finetune_h", "finetuning")):
     if key in cl and key in ncl:
@@ -107,9 +109,9 @@ def claims(config: ConfigDict) -> list[Claim]:
   return made
 
 
-def _near(what: str, metric: str, arm: str, number: float, by: float) -> Claim:
+def _near(what: str, metric: str, method: str, number: float, by: float) -> Claim:
   text = f"{what} is {number:.3f}, within {by}"
-  return Claim(text, metric, arm, number - by, number + by)
+  return Claim(text, metric, method, number - by, number + by)
 
 
 def forecast(

@@ -11,7 +11,7 @@ from absl import logging
 from ncl_jax.runtime import jsonl
 
 
-class Ledger:
+class ResultCache:
   """Results in a JSON-lines file, found again by what they are results of.
 
   Args:

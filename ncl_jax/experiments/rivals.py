@@ -72,7 +72,7 @@ def both_signs(f: np.ndarray) -> np.ndarray:
   return np.maximum(np.concatenate([f, -f], axis=1), 0)
 
 
-def same_activity(f: np.ndarray, rates: np.ndarray) -> Encode:
+def matched_rates(f: np.ndarray, rates: np.ndarray) -> Encode:
   """Cuts each dimension where as many training images stay as one of NCL's activates.
 
   Args:
@@ -181,11 +181,11 @@ RIVALS = {
   "cl_both_signs": Rival(
     "both signs", "f and -f, rectified", lambda f, ncl, seed: both_signs
   ),
-  "cl_same_activity": Rival(
-    "NCL's activity",
+  "cl_matched_rates": Rival(
+    "NCL's activation rates",
     "of each dimension the images above a value, as many as activate one of NCL's; "
     "CL's dimension of most variance has NCL's most frequent one's",
-    lambda f, ncl, seed: same_activity(f, _active(ncl).mean(0)),
+    lambda f, ncl, seed: matched_rates(f, _active(ncl).mean(0)),
   ),
   "cl_kmeans": Rival(
     "k-means",

@@ -28,7 +28,7 @@ METHOD = "method"
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Trial:
   """One training of a grid.
 
   Attributes:
@@ -74,11 +74,11 @@ def parse_grid(text: str) -> dict[str, list[str]]:
   return grid
 
 
-def cells(
+def trials(
   config: ConfigDict,
   grid: dict[str, list[str]],
   recipe: Callable[[str], ConfigDict] | None = None,
-) -> list[Cell]:
+) -> list[Trial]:
   """All combinations of a grid's values, the last field changing fastest.
 
   Args:
@@ -100,12 +100,12 @@ def cells(
         config_lib.put(base, key, _parsed(base, key, word))
       settings[key] = config_lib.get(base, key)
     config_lib.validate(base)
-    made.append(Cell(settings, base.lock()))
+    made.append(Trial(settings, base.lock()))
   return made
 
 
 def _of_method(config, words, recipe) -> ConfigDict:
-  """The recipe of a cell's method, changed as `config` was from its own."""
+  """The recipe of a trial's method, changed as `config` was from its own."""
   if METHOD not in words:
     return config.copy_and_resolve_references()
   checks.choice(METHOD, words[METHOD], config_lib.METHODS)
@@ -149,18 +149,18 @@ def sweep(
   recipe: Callable[[str], ConfigDict] | None = None,
   evaluators: Sequence[str] = EVALUATORS,
 ) -> str:
-  """Trains and evaluates every cell of a grid, then writes a table and a figure.
+  """Trains and evaluates every trial of a grid, then writes a table and a figure.
 
-  What is finished is not made again; a cell that was killed goes on. A cell that fails
-  stops no other. With labels each cell's nearest-neighbour accuracy stands beside that
+  Finished trials are not repeated, and one that was killed resumes. A trial that fails
+  stops no other. With labels each trial's nearest-neighbour accuracy stands beside that
   of its untrained network and of raw pixels.
 
   Args:
     config: what is not in the grid.
-    workdir: gets a work directory for each cell, measured.jsonl, and of all cells
+    workdir: gets a work directory for each trial, measured.jsonl, and of all trials
       sweep.jsonl, sweep.md and sweep.png, written anew after each.
     grid: see `parse_grid`.
-    recipe: see `cells`.
+    recipe: see `trials`.
     evaluators: of `registry.single`; those that need labels are left out without
       them.
 
@@ -170,34 +170,34 @@ def sweep(
   Raises:
     InputError: for settings that cannot work, or if another sweep is at work in the
       directory, before anything is trained.
-    Failed: at the end, if a cell failed, naming each.
+    Failed: at the end, if a trial failed, naming each.
     Stopped: after one of `errors.SIGNALS`, with everything saved.
   """
   for name in evaluators:
     checks.choice("evaluator", name, registry.single())
-  made = cells(config, parse_grid(grid), recipe)
+  made = trials(config, parse_grid(grid), recipe)
   root = paths.local(workdir).resolve()
   with workdir_lib.alone(root, "sweeping"):
     return _sweep(made, root, evaluators)
 
 
-def _sweep(made: Sequence[Cell], root: pathlib.Path, names: Sequence[str]) -> str:
+def _sweep(made: Sequence[Trial], root: pathlib.Path, names: Sequence[str]) -> str:
   """`sweep` of what was checked, in a directory that is held."""
-  known = result_cache.Ledger(root / "measured.jsonl")
+  known = result_cache.ResultCache(root / "measured.jsonl")
   rows: list[dict[str, Any]] = []
   fault = ""
-  for number, cell in enumerate(made, 1):
-    logging.info("cell %d of %d: %s", number, len(made), cell.name)
-    row: dict[str, Any] = {"cell": cell.name, "settings": cell.settings}
+  for number, trial in enumerate(made, 1):
+    logging.info("trial %d of %d: %s", number, len(made), trial.name)
+    row: dict[str, Any] = {"trial": trial.name, "settings": trial.settings}
     try:
-      row |= _measured(cell, root / cell.name, known, names)
+      row |= _measured(trial, root / trial.name, known, names)
     except Stopped:
       raise
-    # Whatever it is, the other cells are to run all the same.
+    # Whatever it is, the other trials are to run all the same.
     except Exception as error:
       if jax.process_count() > 1:
         raise  # the other processes would wait for this one
-      logging.exception("the cell %s failed", cell.name)
+      logging.exception("the trial %s failed", trial.name)
       row["failed"] = str(error)
     rows.append(row)
     if jax.process_index() == 0:
@@ -209,7 +209,7 @@ def _sweep(made: Sequence[Cell], root: pathlib.Path, names: Sequence[str]) -> st
         fault = str(error)
   fault = fault or known.fault
   text = f"{sweep_lib.table(rows)}\n\nFigure: {root / 'sweep.png'}"
-  failed = [f"\n  {row['cell']}: {row['failed']}" for row in rows if "failed" in row]
+  failed = [f"\n  {row['trial']}: {row['failed']}" for row in rows if "failed" in row]
   if fault:
     failed.append(f"\n  results cannot be written: {fault}")
   if failed:
@@ -218,11 +218,14 @@ def _sweep(made: Sequence[Cell], root: pathlib.Path, names: Sequence[str]) -> st
 
 
 def _measured(
-  cell: Cell, path: pathlib.Path, known: result_cache.Ledger, names: Sequence[str]
+  trial: Trial,
+  path: pathlib.Path,
+  known: result_cache.ResultCache,
+  names: Sequence[str],
 ) -> dict[str, Any]:
-  """Trains a cell, and gives what the evaluators find: evaluator -> result."""
-  source = workdir_lib.kept_source(cell.config)
-  loop.train(cell.config, path, source)
+  """Trains a trial, and gives what the evaluators find: evaluator -> result."""
+  source = workdir_lib.kept_source(trial.config)
+  loop.train(trial.config, path, source)
   step = max(checkpoint.steps(path))
 
   @functools.cache
@@ -234,7 +237,7 @@ def _measured(
     return fingerprints.network(run().config, run().variables)
 
   found: dict[str, Any] = {"step": step}
-  applicable = registry.applicable(cell.config, source)
+  applicable = registry.applicable(trial.config, source)
   for name in (name for name in names if name in applicable):
     evaluator = registry.registered()[name]
     options = evaluator.options_in(path / "eval")
@@ -242,8 +245,8 @@ def _measured(
     def measure(evaluator=evaluator, options=options):
       return execute.evaluate(evaluator, run(), **options)
 
-    # Weights and settings too: a cell may have been trained anew.
-    of = {"cell": cell.name, "step": step, "program": name, "run": digest()}
+    # Weights and settings too: a trial may have been trained anew.
+    of = {"trial": trial.name, "step": step, "evaluator": name, "run": digest()}
     data = {"": fingerprints.data(source)}
     of |= {"data": data | evaluator.reads(run().config, source)}
     of |= fingerprints.versions(evaluator.module)

@@ -7,11 +7,11 @@ from typing import Any
 from ncl_jax.data.subset import some
 from ncl_jax.host import paths
 from ncl_jax.report import explorer, figures, json_report, page, tables
-from ncl_jax.report.comparison import Arm, Comparison, Metric
+from ncl_jax.report.comparison import Comparison, Method, Metric
 from ncl_jax.report.explorer import data
 from ncl_jax.runtime import jsonl
 
-__all__ = ["Arm", "Comparison", "Metric", "table", "write"]
+__all__ = ["Method", "Comparison", "Metric", "table", "write"]
 
 
 def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
 
 
 def _exploration(comparison: Comparison) -> explorer.Exploration:
-  """The two arms under comparison, to look around in."""
+  """The two methods under comparison, to look around in."""
   count = len(comparison.images)
   ids = data.some(count, data.IMAGES)
   things = "texts" if comparison.texts else "images"
@@ -59,7 +59,8 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
     labels=comparison.labels[ids],
     class_names=tuple(map(str, comparison.class_names)),
     sides=tuple(
-      explorer.Side(arm.label, arm.features[ids]) for arm in comparison.arms[:2]
+      explorer.Side(method.label, method.features[ids])
+      for method in comparison.methods[:2]
     ),
     note="" if len(ids) == count else f"{len(ids)} of {count} test {things}",
     texts=tuple(comparison.texts[n] for n in ids) if comparison.texts else (),

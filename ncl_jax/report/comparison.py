@@ -1,4 +1,4 @@
-"""What a report is made from: metrics, arms and test images, as plain arrays."""
+"""What a report is made from: metrics, methods and test images, as plain arrays."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
+class Method:
   """One method, trained once a seed (or a control that is not trained).
 
   Attributes:
@@ -41,7 +41,7 @@ class Arm:
     label: what a reader sees.
     values: metric key -> one value a seed; NaN where a seed has none.
     curve: rows logged in training by the first seed (step, epoch, loss, ...); () for
-      an arm that is not trained.
+      a method that is not trained.
     features: f of the test images, first seed, shape [N, D].
 
   Raises:
@@ -68,10 +68,10 @@ class Comparison:
     facts: (name, text) pairs: data set, command, versions.
     remarks: what the report does and does not show.
     metrics: rows of the table, those of one group together.
-    arms: first the baseline (CL), second the method (NCL), then controls.
+    methods: first the baseline (CL), second the method (NCL), then controls.
     chance: metric key -> chance level, in the metric's own unit (a share for "%").
-    expected: arm key -> metric key -> published number, in the same unit.
-    seeds: seeds of the two first arms, in the order of their values.
+    expected: method key -> metric key -> published number, in the same unit.
+    seeds: seeds of the two first methods, in the order of their values.
     labels: classes of the test images, -1 = unlabelled, shape [N].
     images: uint8 test images, shape [N, H, W, C] with C 1 or 3, of any size: they are
       only shown.
@@ -85,7 +85,7 @@ class Comparison:
   facts: tuple[tuple[str, str], ...]
   remarks: tuple[str, ...]
   metrics: tuple[Metric, ...]
-  arms: tuple[Arm, ...]
+  methods: tuple[Method, ...]
   chance: dict[str, float]
   expected: dict[str, dict[str, float]]
   seeds: tuple[int, ...]
@@ -97,8 +97,8 @@ class Comparison:
   files: tuple[str, ...] = ()
 
   def __post_init__(self):
-    if len(self.arms) < 2:
-      raise ValueError(f"a comparison has 2 arms or more, got {len(self.arms)}")
+    if len(self.methods) < 2:
+      raise ValueError(f"a comparison has 2 methods or more, got {len(self.methods)}")
     if not self.seeds:
       raise ValueError("a comparison has 1 seed or more, got none")
     images = len(self.images)
@@ -106,27 +106,29 @@ class Comparison:
       ("labels", len(self.labels)),
       ("texts", len(self.texts) or images),
       ("files", len(self.files) or images),
-      *((f"features of {arm.key!r}", len(arm.features)) for arm in self.arms),
+      *(
+        (f"features of {method.key!r}", len(method.features)) for method in self.methods
+      ),
     ]:
       if count != images:
         raise ValueError(f"{name}: {count} rows for {images} images")
-    for arm in self.arms[:2]:  # these are paired by seed
-      for key, values in arm.values.items():
+    for method in self.methods[:2]:  # these are paired by seed
+      for key, values in method.values.items():
         if len(values) != len(self.seeds):
           raise ValueError(
-            f"{arm.key!r} has {len(values)} values of {key!r} for"
+            f"{method.key!r} has {len(values)} values of {key!r} for"
             f" {len(self.seeds)} seeds"
           )
 
   @property
-  def baseline(self) -> Arm:
-    """The arm that the method is compared with."""
-    return self.arms[0]
+  def baseline(self) -> Method:
+    """The method that `method` is compared with."""
+    return self.methods[0]
 
   @property
-  def method(self) -> Arm:
-    """The arm under study."""
-    return self.arms[1]
+  def method(self) -> Method:
+    """The method under study."""
+    return self.methods[1]
 
   def class_name(self, label: int) -> str:
     """Name of a class; its number where it has none."""

@@ -13,15 +13,15 @@ def _finite(x: float | None) -> float | None:
 
 
 def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
-  arms = {}
-  for arm in comparison.arms:
-    values = arm.values.get(metric.key, ())
+  methods = {}
+  for method in comparison.methods:
+    values = method.values.get(metric.key, ())
     summary = statistics.summarize(values)
-    arms[arm.key] = {
+    methods[method.key] = {
       "seeds": [_finite(x) for x in values],
       "mean": _finite(summary.mean),
       "standard_deviation": _finite(summary.deviation),
-      "expected": _finite(comparison.expected.get(arm.key, {}).get(metric.key)),
+      "expected": _finite(comparison.expected.get(method.key, {}).get(metric.key)),
     }
   pair = tables.difference(comparison, metric)
   return {
@@ -31,7 +31,7 @@ def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
     "better": metric.better,
     "note": metric.note,
     "chance": _finite(comparison.chance.get(metric.key)),
-    "arms": arms,
+    "methods": methods,
     "difference": {
       "pairs": pair.pairs,
       "mean": _finite(pair.mean),
@@ -61,7 +61,7 @@ def document(comparison: Comparison, pictures: tuple[Picture, ...]) -> dict[str,
     "interval_level": statistics.LEVEL,
     "baseline": comparison.baseline.key,
     "method": comparison.method.key,
-    "arms": {arm.key: arm.label for arm in comparison.arms},
+    "methods": {method.key: method.label for method in comparison.methods},
     "metrics": {
       metric.key: _metric(comparison, metric) for metric in comparison.metrics
     },

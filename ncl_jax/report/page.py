@@ -39,7 +39,7 @@ def _label(row: tables.Row) -> str:
 
 
 def _table(comparison: Comparison) -> str:
-  count = len(comparison.arms)
+  count = len(comparison.methods)
   roles = ["baseline", "method", *["control"] * (count - 2), "plain", "plain"]
   head = tables.columns(comparison)
   lines = ["<table>", '<thead><tr><th scope="col">metric</th>']
@@ -85,11 +85,11 @@ def _figure(picture: drawing.Picture) -> str:
 
 def lead(comparison: Comparison) -> str:
   """What is compared, in one line."""
-  controls = [arm.label for arm in comparison.arms[2:]]
-  beside = f"; for comparison: {', '.join(controls)}" if controls else ""
+  controls = [method.label for method in comparison.methods[2:]]
+  others = f"; for comparison: {', '.join(controls)}" if controls else ""
   seeds = ", ".join(str(seed) for seed in comparison.seeds)
   return (
-    f"{comparison.method.label} against {comparison.baseline.label}{beside}."
+    f"{comparison.method.label} against {comparison.baseline.label}{others}."
     f" Seed{'s' if len(comparison.seeds) > 1 else ''}: {seeds}."
   )
 

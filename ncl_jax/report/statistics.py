@@ -53,7 +53,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
-  """Difference of two arms paired by seed: `mean(d) +- t(n-1) * sd(d) / sqrt(n)`.
+  """Difference of two methods paired by seed: `mean(d) +- t(n-1) * sd(d) / sqrt(n)`.
 
   Args:
     values: one value a seed.

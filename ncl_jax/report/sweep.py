@@ -1,4 +1,4 @@
-"""A sweep's cells as one table and one figure."""
+"""A sweep's trials as one table and one figure."""
 
 import pathlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ncl_jax.report.figures import drawing
 from ncl_jax.runtime import jsonl
 
-# Heading, where the number is in a cell's row, what it is multiplied by, decimals.
+# Heading, where the number is in a trial's row, what it is multiplied by, decimals.
 COLUMNS: tuple[tuple[str, tuple[str, ...], float, int], ...] = (
   ("kNN h, %", ("knn", "h", "accuracy"), 100, 1),
   ("untrained, %", ("untrained", "h", "accuracy"), 100, 1),
@@ -19,7 +19,7 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], float, int], ...] = (
   ("probe h, %", ("linear_probe", "h", "accuracy"), 100, 1),
   ("sparsity f, %", ("feature_stats", "f", "sparsity"), 100, 1),
   ("consistency f, %", ("feature_stats", "f", "consistency_abs"), 100, 1),
-  ("active dimensions f", ("feature_stats", "f", "live_dimensions"), 1, 0),
+  ("active dimensions f", ("feature_stats", "f", "active_dimensions"), 1, 0),
 )
 PANELS = ("kNN h, %", "sparsity f, %", "consistency f, %", "active dimensions f")
 SEED = "seed"
@@ -34,10 +34,10 @@ def number(row: dict[str, Any], place: Sequence[str]) -> float:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-  """The cells as a table in Markdown, a line each, columns without a number left out.
+  """The trials as a table in Markdown, a line each, columns without a number left out.
 
   Args:
-    rows: {"settings", PROGRAM: result, ...} of each cell, or {"settings", "failed"}.
+    rows: {"settings", EVALUATOR: result, ...} of each trial, or {"settings", "failed"}.
   """
   fields = list(rows[0]["settings"])
   shown = [c for c in COLUMNS if any(np.isfinite(number(row, c[1])) for row in rows)]
@@ -57,7 +57,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> drawing.Image:
-  """A point for each cell, a line for each setting but the seed, a panel a measure."""
+  """A point for each trial, a line for each setting but the seed, a panel a measure."""
   names = [
     ", ".join(f"{k}={v}" for k, v in row["settings"].items() if k != SEED) or "all"
     for row in rows

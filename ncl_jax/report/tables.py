@@ -5,7 +5,7 @@ import math
 import re
 
 from ncl_jax.report import statistics
-from ncl_jax.report.comparison import Arm, Comparison, Metric
+from ncl_jax.report.comparison import Comparison, Method, Metric
 
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 NONE = "–"
@@ -64,8 +64,10 @@ def number(x: float, unit: str, digits: int, sign: bool = False) -> str:
   return text if float(text) else text.lstrip("+-")
 
 
-def _arm_cell(comparison: Comparison, metric: Metric, arm: Arm, digits: int) -> Cell:
-  values = arm.values.get(metric.key, ())
+def _method_cell(
+  comparison: Comparison, metric: Metric, method: Method, digits: int
+) -> Cell:
+  values = method.values.get(metric.key, ())
   summary = statistics.summarize(values)
   spread = ""
   if summary.deviation is not None:
@@ -73,7 +75,7 @@ def _arm_cell(comparison: Comparison, metric: Metric, arm: Arm, digits: int) -> 
   remarks = []
   if 0 < summary.count < len(values):
     remarks.append(f"{summary.count} of {len(values)} seeds")
-  published = comparison.expected.get(arm.key, {}).get(metric.key, math.nan)
+  published = comparison.expected.get(method.key, {}).get(metric.key, math.nan)
   if math.isfinite(published):
     remarks.append(f"expected {number(published, metric.unit, digits)}")
   return Cell(number(summary.mean, metric.unit, digits), spread, ", ".join(remarks))
@@ -90,24 +92,28 @@ def difference(comparison: Comparison, metric: Metric) -> statistics.Difference:
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
   """Headings of the columns after the first."""
-  arms = tuple(arm.label for arm in comparison.arms)
+  methods = tuple(method.label for method in comparison.methods)
   pair = f"{comparison.method.label} - {comparison.baseline.label}"
-  return (*arms, pair, *(("chance",) if comparison.chance else ()))
+  return (*methods, pair, *(("chance",) if comparison.chance else ()))
 
 
 def rows(comparison: Comparison) -> tuple[Row, ...]:
   """The cells of the table: one row a metric, in the comparison's order."""
   table = []
   for metric in comparison.metrics:
-    values = [x for arm in comparison.arms for x in arm.values.get(metric.key, ())]
+    values = [
+      x for method in comparison.methods for x in method.values.get(metric.key, ())
+    ]
     means = [
-      statistics.summarize(arm.values.get(metric.key, ())).mean
-      for arm in comparison.arms
+      statistics.summarize(method.values.get(metric.key, ())).mean
+      for method in comparison.methods
     ]
     shown = [x for x in [*values, *means] if math.isfinite(x)]
     whole = not metric.unit and all(float(x).is_integer() for x in shown)
     digits = decimals(metric, means, whole)
-    cells = [_arm_cell(comparison, metric, arm, digits) for arm in comparison.arms]
+    cells = [
+      _method_cell(comparison, metric, method, digits) for method in comparison.methods
+    ]
     pair = difference(comparison, metric)
     interval = ""
     if pair.interval is not None:
@@ -131,7 +137,7 @@ def legend(comparison: Comparison) -> str:
     "↑ higher is better, ↓ lower is better; h: backbone features; f: projector output"
     " after the transform, of unit length."
   ]
-  pair = columns(comparison)[len(comparison.arms)]
+  pair = columns(comparison)[len(comparison.methods)]
   if len(comparison.seeds) > 1:
     parts.append(
       "± is the standard deviation over seeds; the column"

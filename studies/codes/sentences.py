@@ -36,6 +36,8 @@ FIGURES = {
   "purity": 100.0,
   "purity_chance": 100.0,
 }
+# A number's name in the stored data -> its key in a result, where they differ.
+KEYS = {"live_dimensions": "active_dimensions"}
 
 
 def main() -> None:
@@ -102,7 +104,7 @@ def figures(
     labels["test"],
     classes,
     threshold=THRESHOLD,
-    activity=ACTIVITY,
+    activation_rate=ACTIVITY,
     seed=seed,
   )
   near = metrics.knn_predict(
@@ -113,7 +115,8 @@ def figures(
   probe.fit(f["train"], labels["train"])
   right = {"neighbours": near, "probe": probe.predict(f["test"])}
   shares = {k: 100 * float(np.mean(v == labels["test"])) for k, v in right.items()}
-  return shares | {name: factor * found[name] for name, factor in FIGURES.items()}
+  own = {name: found[KEYS.get(name, name)] for name in FIGURES}
+  return shares | {name: factor * own[name] for name, factor in FIGURES.items()}
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ FIGURES = {
   "orthogonality": 1.0,
 }
 
+# A number's name in the stored data -> its key in a result, where they differ.
+KEYS = {"live_dimensions": "active_dimensions"}
+
 
 def main() -> None:
   """Trains, evaluates, reports."""
@@ -102,7 +105,7 @@ def numbers(towers: tuple[str, str], row: dict[str, Any]) -> dict[str, float]:
     found[f"zero-shot {name}"] = 100 * value
   for tower in towers:
     for name, factor in FIGURES.items():
-      found[f"{name}, {tower}"] = factor * row[tower][name]
+      found[f"{name}, {tower}"] = factor * row[tower][KEYS.get(name, name)]
   return found
 
 

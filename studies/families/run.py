@@ -211,13 +211,13 @@ def statistics_of(
     test.labels,
     int(test.labels.max()) + 1,
     threshold=config.eval.threshold,
-    activity=config.eval.activity,
+    activation_rate=config.eval.activation_rate,
     seed=config.seed,
   )
   return {
     "sparsity": 100 * found["sparsity"],
     "consistency": 100 * found["consistency_abs"],
-    "live": found["live_dimensions"],
+    "live": found["active_dimensions"],
     "rank": found["effective_rank"],
   }
 

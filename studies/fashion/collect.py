@@ -21,7 +21,13 @@ from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
 
 # What does not differ between lines, or is looked up by nobody.
-LEFT_OUT = frozenset({"settings", "versions", "program", "grid", "grid_euclidean"})
+# A result's key -> its name in the stored data, where they differ.
+NAMES = {
+  "active_dimensions": "live_dimensions",
+  "sparsity_active": "sparsity_live",
+  "random_active": "random_live",
+}
+LEFT_OUT = frozenset({"settings", "versions", "evaluator", "grid", "grid_euclidean"})
 DIGITS = 5  # significant: a share of 10,000 images has 4
 
 
@@ -68,8 +74,8 @@ def comparison(commits: dict[str, str]) -> list[dict[str, Any]]:
       raise InputError(f"{folder} has no results in measured.jsonl")
     for row in rows:
       of = row["of"]
-      results = found.setdefault((of["seed"], of["arm"]), {})
-      results[of["program"]] = {"commit": commit} | shortened(row["result"])
+      results = found.setdefault((of["seed"], of["method"]), {})
+      results[of["evaluator"]] = {"commit": commit} | shortened(row["result"])
   lines = []
   for (seed, arm), results in found.items():
     line: dict[str, Any] = {"arm": arm, "seed": seed}
@@ -95,8 +101,8 @@ def sweep(workdir: str, commit: str) -> list[dict[str, Any]]:
   lines = []
   for row in jsonl.read(root / "sweep.jsonl"):
     line = shortened(row) | {"settings": row["settings"], "commit": commit}
-    if (root / row["cell"] / "config.json").exists():
-      line["changed"] = changed(workdir_lib.read_config(root / row["cell"]))
+    if (root / row["trial"] / "config.json").exists():
+      line["changed"] = changed(workdir_lib.read_config(root / row["trial"]))
     lines.append(line)
   if not lines:
     raise InputError(f"{workdir} has no results in sweep.jsonl")
@@ -111,7 +117,8 @@ def changed(config: ConfigDict) -> dict[str, Any]:
 def shortened(value: Any) -> Any:
   """A result without what is left out, its numbers to a few digits."""
   if isinstance(value, dict):
-    return {k: shortened(v) for k, v in value.items() if k not in LEFT_OUT}
+    kept = {k: v for k, v in value.items() if k not in LEFT_OUT}
+    return {NAMES.get(k, k): shortened(v) for k, v in kept.items()}
   if isinstance(value, list):
     return [shortened(v) for v in value]
   return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

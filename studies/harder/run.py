@@ -68,7 +68,7 @@ def measured(
   """What the file of a set holds: its rows, and the config of the last run."""
   rows: list[dict[str, Any]] = []
   config: dict[str, Any] = {}
-  known = result_cache.Ledger(out / "measured.jsonl")
+  known = result_cache.ResultCache(out / "measured.jsonl")
   for seed in seeds:
     cl, ncl = (
       opened(name, fit(name, method, seed, out, flags)) for method in ("cl", "ncl")
@@ -171,7 +171,7 @@ def evaluate(name: str, cl: Run, ncl: Run) -> list[dict[str, Any]]:
   order = np.random.default_rng([seed, 1]).permutation(len(f))
   tested["NCL, images shuffled"] = f[order]
   activity = (np.abs(f) > ncl.config.eval.threshold).mean(0)
-  frequent = activity >= ncl.config.eval.activity
+  frequent = activity >= ncl.config.eval.activation_rate
   widest = np.argsort(-signed.var(0))[: frequent.sum()]
   tested["NCL, active on 3 % or more"] = f[:, frequent]
   tested["CL, as many of largest variance"] = signed[:, widest]
@@ -187,7 +187,7 @@ def described(
   name: str, f: np.ndarray, groups: meaning.Groups, config: ConfigDict
 ) -> dict[str, float]:
   """The figures of one feature matrix."""
-  options = {"activity": config.eval.activity, "seed": config.seed}
+  options = {"activation_rate": config.eval.activation_rate, "seed": config.seed}
   found = meaning.figures(f, groups, **options)
   found["sparsity"] = float(np.mean(np.abs(f) < config.eval.threshold))
   if name != "two":

@@ -189,7 +189,7 @@ def test_a_batch_is_mixed_whole_and_labels_are_needed():
     ("model.backbone", "resnet8", "resnet18"),
     ("model.width", 0, "greater than 0"),
     ("train.batch_size", 1, "nothing is negative"),
-    ("eval.activity", 1.5, "allowed is"),
+    ("eval.activation_rate", 1.5, "allowed is"),
     ("augment.flip", 2.0, "flip"),
     ("augment.crop_scale", (0.5, 0.1), "crop_scale"),
     ("data.source", "", "empty"),

@@ -51,7 +51,7 @@ def test_a_run_beside_what_needs_no_training(config, source, tmp_path, monkeypat
   # Position is linear in no pixel, but components tell of it; shuffled ones do not.
   read, chance = (result[k]["dci_informativeness"] for k in ("pca", "shuffled"))
   assert read > chance + 0.1
-  assert result["pca"]["live_dimensions"] == 8
+  assert result["pca"]["active_dimensions"] == 8
   with PIL.Image.open(file) as image:
     assert image.format == "PNG" and min(image.size) > 100
   table = disentangle.table({k: result[k] for k in ("f", "pca")})

@@ -110,13 +110,13 @@ def test_sepin_ranks_on_one_half_and_scores_on_the_other(run):
   assert values["sepin@1"] == pytest.approx(np.mean(best), abs=1e-6)
   assert values["sepin@1_std"] == pytest.approx(np.std(best, ddof=1), abs=1e-6)
   lucky = np.mean([first.max(), second.max()])
-  assert values["sepin@1_lucky"] == pytest.approx(lucky, abs=1e-6)
+  assert values["sepin@1_in_sample"] == pytest.approx(lucky, abs=1e-6)
   assert values["sepin@all"] == pytest.approx(np.mean([first, second]), abs=1e-6)
   assert "sepin@10" not in values  # of 8 dimensions
   assert {row["temperature"] for row in values["curve"]} == set(sepin.TEMPERATURES)
   at_training = next(row for row in values["curve"] if row["temperature"] == 0.2)
   assert at_training["sepin@1"] == values["sepin@1"]
-  assert values["noise_sepin@1"] < values["noise_sepin@1_lucky"]
+  assert values["noise_sepin@1"] < values["noise_sepin@1_in_sample"]
   shuffled = np.random.default_rng([0, 3]).permutation(f_b)
   for name, second in (("", f_b), ("_chance", shuffled)):
     pairs = [(a > 1e-5, b > 1e-5) for a, b in zip(f_a.T, second.T, strict=True)]
@@ -185,7 +185,7 @@ def test_selection_chooses_by_the_training_split(run, parts, keep):
   order = np.argsort(-by_hand(parts, "train").var(0), kind="stable")
   np.testing.assert_allclose(rows["variance"][0]["test"], f[:, order[:keep]], atol=1e-6)
   np.testing.assert_allclose(rows["all"][0]["test"], f, atol=1e-6)
-  for name, allowed in (("random", np.ones(8, bool)), ("random_live", live)):
+  for name, allowed in (("random", np.ones(8, bool)), ("random_active", live)):
     assert len(rows[name]) == selection.DRAWS
     for sets in rows[name]:
       assert sets["test"].shape[1] == min(keep, allowed.sum())
@@ -225,7 +225,7 @@ def test_selection_scores_with_the_probe_and_retrieval(
   assert [point["k"] for point in result["curve"]] == [2, 8]
   assert result["curve"][0]["ea_relu"] == result["ea_relu"]
   assert result["curve"][1]["ea_relu"]["retrieval"] == pytest.approx(whole["retrieval"])
-  assert result["live_dimensions"] == f["train"].any(0).sum()
+  assert result["active_dimensions"] == f["train"].any(0).sum()
   settings = result["settings"]
   assert (settings["keep"], settings["transfer"]) == (2, other)
 
@@ -291,7 +291,9 @@ def planted():
 
 
 def statistics(f, labels):
-  return feature_stats.statistics(f, labels, 3, threshold=1e-5, activity=0.2, seed=0)
+  return feature_stats.statistics(
+    f, labels, 3, threshold=1e-5, activation_rate=0.2, seed=0
+  )
 
 
 def test_feature_stats_of_dimensions(planted):
@@ -310,9 +312,9 @@ def test_feature_stats_of_dimensions(planted):
     else:
       assert not often.any() and np.isnan(values[f"{name}_frequent"])
   live = f.any(0)
-  assert values["dead_dimensions"] == 1 and values["live_dimensions"] == 5
+  assert values["dead_dimensions"] == 1 and values["active_dimensions"] == 5
   assert values["l0"] == pytest.approx(np.count_nonzero(f, axis=1).mean())
-  assert values["sparsity_live"] == pytest.approx(np.mean(f[:, live] == 0))
+  assert values["sparsity_active"] == pytest.approx(np.mean(f[:, live] == 0))
   assert values["sparsity_0.01"] == pytest.approx(np.mean(np.abs(f) < 0.01))
   assert values["sparsity_0.01"] > values["sparsity"]
   for budget in (0.2, 0.1):
@@ -330,7 +332,7 @@ def test_feature_stats_of_dimensions(planted):
 
 
 def test_chance_levels_are_those_of_labels_that_mean_nothing(planted):
-  """Shuffled labels: about what random labels give, and the same for all arms."""
+  """Shuffled labels: about what random labels give, and the same for all methods."""
   f, labels = planted
   values = statistics(np.eye(6, dtype=np.float32)[labels], labels)
   assert values["consistency_abs"] == values["purity_0.1"] == 1
@@ -350,7 +352,7 @@ def test_feature_stats_of_nothing():
     "purity_reached",
     "purity_weighted",
     "label_entropy",
-    "sparsity_live",
+    "sparsity_active",
   ):
     assert np.isnan(values[name])
 
@@ -365,16 +367,16 @@ def test_feature_stats_at_several_label_levels(run, tmp_path, monkeypatch):
   source = data.load(f"arrays:{tmp_path / 'levels.npz'}")
   result = evaluate(run, feature_stats, source)
   assert set(result["f"]["levels"]) == {"fine"}
-  test = run.extract("test")
+  test = run.on(source).extract("test")
   expected = feature_stats.statistics(
     test.layer("f", "rep_relu"),
     labels["test_labels_fine"],
     6,
     threshold=1e-5,
-    activity=0.03,
+    activation_rate=0.03,
     seed=0,
   )
-  train = run.extract("train")
+  train = run.on(source).extract("train")
   expected |= meaning.statistics(
     train.layer("f", "rep_relu"),
     labels["train_labels_fine"],
@@ -436,7 +438,7 @@ def test_permuted_axes_agree_and_rotated_ones_do_not():
   permuted = 2 * f[:, rng.permutation(8)]
   same = agreement(f, permuted)
   assert same["correlation"] == pytest.approx(1)
-  assert same["matched"] == same["live_dimensions"] == 7
+  assert same["matched"] == same["active_dimensions"] == 7
   rotation, _ = np.linalg.qr(rng.normal(size=(8, 8)))
   rotated = agreement(f, f @ rotation)
   assert rotated["correlation"] < 0.8

@@ -68,9 +68,9 @@ def test_planted_features(monkeypatch):
   assert found["zero_shot"]["light_largest"] == pytest.approx(6 / 10)
   assert found["zero_shot"]["light_mean"] == pytest.approx((1 + 1 / 2) / 2)
   assert found["zero_shot"]["light_chance"] == 1 / 2
-  assert found["both"] == {"live_dimensions": 4}
+  assert found["both"] == {"active_dimensions": 4}
   for side in ("image", "text"):
-    assert found[side]["live_dimensions"] == 4
+    assert found[side]["active_dimensions"] == 4
     assert found[side]["sparsity"] == pytest.approx(1 - (6 * 2 + 6) / 60)
   # "bright" is active most; the means by hand.
   assert [row["dimension"] for row in found["dimensions"]] == [3, 0, 1, 2]
@@ -109,10 +109,9 @@ def test_a_network_of_two_towers(network):
   tokens = byte_tokenizer.encode(captions, 12)
   z = config_lib.model(settings).apply(variables, tokens, method="embed_text")[2]
   g = numerics.l2_normalize(nonneg.relu(z))
-  np.testing.assert_allclose(
-    embedding.embed_texts(settings, variables, captions), g, atol=1e-6
-  )
-  f = Run(settings, variables, data, mesh).extract("test").layer("f", "rep_relu")
+  run = Run(settings, variables, data, mesh)
+  np.testing.assert_allclose(embedding.embed_texts(run, captions), g, atol=1e-6)
+  f = run.extract("test").layer("f", "rep_relu")
   assert isinstance(f, np.ndarray) and f.shape == g.shape
   s = np.asarray(f @ np.asarray(g).T)
   # Images differ by a constant alone: no two of them tie.

@@ -125,10 +125,10 @@ def test_feature_stats_follow_the_definitions(run):
   f, values = test.layer("f", "rep_relu"), result["f"]
   live = (np.abs(f) > 1e-5).any(0)
   assert values["sparsity"] == pytest.approx(np.mean(np.abs(f) < 1e-5))
-  assert values["live_dimensions"] == live.sum()
+  assert values["active_dimensions"] == live.sum()
   assert values["dimensions"] == f.shape[1] == 8
   assert values["zero_rows"] == np.sum(~f.any(1))
-  assert values["activity"] == pytest.approx((np.abs(f) > 1e-5)[:, live].mean())
+  assert values["activation_rate"] == pytest.approx((np.abs(f) > 1e-5)[:, live].mean())
   rates = [
     np.bincount(test.labels[np.abs(f[:, d]) > 1e-5]).max()
     / np.sum(np.abs(f[:, d]) > 1e-5)
@@ -198,7 +198,7 @@ def test_a_probe_that_is_not_at_its_optimum_says_so(monkeypatch):
   y = rng.integers(0, 2, 100)
   args = (x[:80], y[:80], x[80:], y[80:])
   assert logistic_regression.probe(*args, num_classes=2)["converged"] is True
-  monkeypatch.setattr(linear_probe, "MAX_ITERATIONS", 2)
+  monkeypatch.setattr(logistic_regression, "MAX_ITERATIONS", 2)
   assert logistic_regression.probe(*args, num_classes=2)["converged"] is False
 
 
@@ -266,7 +266,7 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_b
   rows = jsonl.read(tmp_path / "out" / "seed1" / "controls.jsonl")
   assert len({row["control"] for row in rows}) == len(rows) == 6
   assert all(set(row["results"]) == {"feature_stats", "knn"} for row in rows)
-  assert "same axes in another seed, f" in text
+  assert "cross-seed correlation, f" in text
   report = tmp_path / "out" / "report"
   assert {p.name for p in report.iterdir()} == {
     "index.html",

@@ -75,7 +75,7 @@ def test_healthy_input_passes_a_debugger_that_stops_at_nan(run, monkeypatch, nam
   monkeypatch.setattr(corruptions, "names", lambda channels: ("contrast",))
   with jax.debug_nans(True):
     row = evaluated(name, run)
-  assert row["program"] and row["step"] == 3
+  assert row["evaluator"] and row["step"] == 3
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -127,10 +127,10 @@ Y = np.arange(40) % 2
 BATCHES = np.arange(40).reshape(2, 1, 20)
 OF_ARRAYS = {
   "statistics": lambda f: feature_stats.statistics(
-    f, Y, 2, threshold=1e-5, activity=0.1, seed=0
+    f, Y, 2, threshold=1e-5, activation_rate=0.1, seed=0
   ),
   "by_class": lambda f: feature_stats.by_class(
-    f, Y, 2, threshold=1e-5, activity=0.1, seed=0
+    f, Y, 2, threshold=1e-5, activation_rate=0.1, seed=0
   ),
   "sepin": lambda f: sepin.statistics(f, F, BATCHES, 0.2),
   "sepin, other view": lambda f: sepin.statistics(F, f, BATCHES, 0.2),
@@ -215,6 +215,6 @@ def test_a_dead_layer_is_null_in_the_file(run):
   evaluated("feature_stats", dead)
   text = (run.path / "eval" / "feature_stats.jsonl").read_text().splitlines()[-1]
   row = json.loads(text, parse_constant=pytest.fail)
-  assert row["f"]["live_dimensions"] == 0
+  assert row["f"]["active_dimensions"] == 0
   assert row["f"]["consistency_abs"] is None and row["f"]["effective_rank"] is None
   assert math.isfinite(row["h"]["effective_rank"])

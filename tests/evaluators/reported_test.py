@@ -161,12 +161,12 @@ def test_without_labels_a_comparison_says_what_needs_them_and_has_no_blanks():
   for word in ("accuracy", "purity", "Sparsity", "SEPIN"):
     assert word in remark
   assert registry.applicable(config, source) == ("feature_stats", "sepin")
-  statistics = {"sparsity": 0.5, "live_dimensions": 8, "orthogonality": 0.1}
+  statistics = {"sparsity": 0.5, "active_dimensions": 8, "orthogonality": 0.1}
   rows = [{"feature_stats": {"f": statistics}, "sepin": {"f": {"sepin@1": 0.2}}}]
   text = controls_table_lib.controls_table(
     config, source, {"cl": rows, "ncl": rows}, {"cl": "CL", "ncl": "NCL"}
   )
   head, first, second = text.splitlines()[:3]
-  assert head.split() == ["sparsity", "|C-I|", "SEPIN@1", "live"]
-  assert first.split() == ["CL", "50.0", "0.1", "0.2", "8"]
+  assert head.split() == ["sparsity", "SEPIN@1", "active", "|C-I|"]
+  assert first.split() == ["CL", "50.0", "0.2", "8", "0.1"]
   assert len(second.split()) == 5

@@ -66,8 +66,8 @@ def compared(tmp_path_factory, two_blocks, quick_to_compile):
   return folder, text, json.loads((folder / "report" / "report.json").read_text())
 
 
-def result(folder, arm, seed):
-  (row,) = jsonl.read(folder / f"seed{seed}" / arm / "eval" / "pairs.jsonl")
+def result(folder, method, seed):
+  (row,) = jsonl.read(folder / f"seed{seed}" / method / "eval" / "pairs.jsonl")
   return row
 
 
@@ -76,19 +76,19 @@ def test_figures_and_intervals_are_those_of_the_program(compared):
   assert "recall@10, caption to text" in text and "zero-shot" in text
   found = report["metrics"][f"{KEY}5"]
   seen = {
-    arm: [result(folder, arm, s)["recall"]["text_to_caption@5"] for s in (0, 1)]
-    for arm in ("cl", "ncl")
+    method: [result(folder, method, s)["recall"]["text_to_caption@5"] for s in (0, 1)]
+    for method in ("cl", "ncl")
   }
-  for arm, values in seen.items():
-    assert found["arms"][arm]["seeds"] == values
+  for method, values in seen.items():
+    assert found["methods"][method]["seeds"] == values
   gained = np.subtract(seen["ncl"], seen["cl"])
   interval = scipy.stats.t.interval(0.95, 1, gained.mean(), scipy.stats.sem(gained))
   assert found["difference"]["mean"] == pytest.approx(gained.mean())
   np.testing.assert_allclose(found["difference"]["interval"], interval, atol=1e-12)
   for side in ("text", "caption"):
-    shown = report["metrics"][f"pairs:{side}:sparsity"]["arms"]["ncl"]["seeds"]
+    shown = report["metrics"][f"pairs:{side}:sparsity"]["methods"]["ncl"]["seeds"]
     assert shown == [result(folder, "ncl", s)[side]["sparsity"] for s in (0, 1)]
-  assert report["metrics"]["pairs:both:live_dimensions"]["label"] == "live for both"
+  assert report["metrics"]["pairs:both:active_dimensions"]["label"] == "active in both"
 
 
 def test_chance_is_the_hypergeometric(compared):
@@ -113,7 +113,13 @@ def test_controls_have_both_towers_or_no_pairs(compared):
   # No BatchNorm to calibrate, no pixels, no NMF as h has values below 0.
   assert set(found) == {
     "untrained",
-    *("cl_map", "cl_varimax", "cl_varimax_map", "cl_both_signs", "cl_same_activity"),
+    *(
+      "cl_transform",
+      "cl_varimax",
+      "cl_varimax_transform",
+      "cl_both_signs",
+      "cl_matched_rates",
+    ),
     *("cl_kmeans", "cl_varimax_95", "cl_varimax_99", "cl_pca", "cl_ica"),
     *(f"h_{kind}" for kind in ("pca", "kmeans")),
   }
@@ -146,7 +152,7 @@ def test_a_map_after_training_is_put_on_both_towers(compared):
   folder = compared[0]
   cl = open_run(folder / "seed0" / "cl")
   ncl = open_run(folder / "seed0" / "ncl", source=cl.source)
-  control = controls.make("cl_varimax_map", cl, ncl)
+  control = controls.make("cl_varimax_transform", cl, ncl)
   captions = cl.source.split("test").captions
   z = embedding.embed_texts(cl, captions)
   turned = embedding.embed_texts(control, captions)
@@ -192,7 +198,8 @@ def test_rows_of_images_with_captions_and_of_partners():
   object.__setattr__(split, "partners", lambda rows, rng: split.images[rows])
   config.loss.name = "nt_xent"
   keys = [row.key for row in registry.rows(config, made)]
-  assert "pairs:partner:sparsity" in keys and not any("zero" in key for key in keys)
+  assert "pairs:partner:sparsity" in keys
+  assert not any("zero_shot" in key for key in keys)
   assert registry.paired(config, made)
   config.data.pair_factors = ("shape",)
   assert not registry.paired(config, made)

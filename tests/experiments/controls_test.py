@@ -58,17 +58,27 @@ def found(pair):
   return {key: features for key, features in made.items() if features}
 
 
-def features_of(control, source, split="test"):
-  return control.on(source).extract(split)
+def features_of(control, source, split="test", batch_size=16):
+  return in_batches(control, source, batch_size).extract(split)
+
+
+def in_batches(control, source, batch_size):
+  """The features of other data, so many images at a time; codes' base too."""
+  config = control.config.copy_and_resolve_references()
+  config.eval.batch_size = batch_size
+  changes = {"config": config, "source": source}
+  if isinstance(control, baseline_features.Codes):
+    changes["base"] = in_batches(control.base, source, batch_size)
+  return dataclasses.replace(control, **changes)
 
 
 def test_all_that_the_protocol_asks_for_are_there(found):
   assert set(found) == {
     "untrained",
     "untrained_calibrated",
-    "cl_map",
+    "cl_transform",
     "cl_both_signs",
-    "cl_same_activity",
+    "cl_matched_rates",
     "cl_kmeans",
     "cl_varimax_95",
     "cl_varimax_99",
@@ -83,9 +93,9 @@ def test_what_follows_cl_keeps_its_h_and_the_map_its_z(found, pair, source):
   own = cl.extract("test")
   for key in (key for key in found if key.startswith("cl_")):
     np.testing.assert_allclose(features_of(found[key], source).h, own.h, atol=1e-5)
-  z = features_of(found["cl_map"], source).z
+  z = features_of(found["cl_transform"], source).z
   np.testing.assert_allclose(z, own.z, atol=1e-5)
-  assert found["cl_map"].config.loss.transform == "rep_relu"
+  assert found["cl_transform"].config.loss.transform == "rep_relu"
 
 
 def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, source):
@@ -96,7 +106,7 @@ def test_rivals_are_made_of_cls_f_of_the_images_that_are_asked_for(found, pair, 
   np.testing.assert_allclose(both[:, :8] - both[:, 8:], f, atol=1e-6)
   seen = ncl.extract("train")
   on = np.abs(seen.layer("f", "rep_relu")) > 1e-5
-  cut = features_of(found["cl_same_activity"], source, "train").z > 0
+  cut = features_of(found["cl_matched_rates"], source, "train").z > 0
   np.testing.assert_array_equal(np.sort(cut.sum(0)), np.sort(on.sum(0)))
   near = features_of(found["cl_kmeans"], source).z
   assert near.shape == (21, 8)
@@ -247,11 +257,11 @@ def encode_centres(f, z):
 
 def test_the_same_activity_is_given_by_rank():
   f = np.array([[1, 9], [2, 7], [3, 5], [4, 1]], np.float32)
-  z = rivals.same_activity(f, np.array([0.25, 0.0, 0.75]))(f)
+  z = rivals.matched_rates(f, np.array([0.25, 0.0, 0.75]))(f)
   np.testing.assert_array_equal((z > 0).sum(0), [1, 3])
-  few = rivals.same_activity(f, np.array([0.5]))(f)
+  few = rivals.matched_rates(f, np.array([0.5]))(f)
   np.testing.assert_array_equal((few > 0).sum(0), [0, 2])
-  every = rivals.same_activity(f, np.array([1.0, 1.0]))(f)
+  every = rivals.matched_rates(f, np.array([1.0, 1.0]))(f)
   np.testing.assert_array_equal((every > 0).sum(0), [4, 4])
 
 
@@ -265,7 +275,7 @@ def test_any_program_takes_any_control(found, source):
     assert result["f"]["dimensions"] == f.shape[1]
 
 
-def test_the_table_has_a_line_an_arm_and_a_column_a_metric(source):
+def test_the_table_has_a_line_a_method_and_a_column_a_metric(source):
   def result(accuracy):
     return {"knn": {"h": {"accuracy": accuracy}, "f": {"accuracy": 0.5}}}
 
@@ -327,8 +337,8 @@ def test_the_papers_numbers_stand_beside_its_data_and_network_alone():
   assert paper_numbers.expected(config)["ncl"]["probe_sgd_h"] == 0.878
   known = {row.key for row in registry.rows(tiny.config(), tiny.source())}
   for numbers in paper_numbers.EXPECTED.values():
-    for arm in numbers.values():
-      assert {key for key in arm if ":" not in key} <= known
+    for method in numbers.values():
+      assert {key for key in method if ":" not in key} <= known
   config.expected = {"ncl": {"knn_h": 0.5}, "mine": {"knn_h": 0.4}}
   both = paper_numbers.expected(config)
   assert both["ncl"]["knn_h"] == 0.5 and both["ncl"]["finetune_h"] == 0.926
@@ -338,7 +348,8 @@ def test_the_papers_numbers_stand_beside_its_data_and_network_alone():
   big.name, big.data.source = "ImageNet-100", "folder:data"
   big.eval.ood = ("folder:Sketch", "folder:elsewhere")
   out = {
-    arm: row["ood:folder:Sketch"] for arm, row in paper_numbers.expected(big).items()
+    method: row["ood:folder:Sketch"]
+    for method, row in paper_numbers.expected(big).items()
   }
   assert out == {"cl": 0.271, "ncl": 0.280}
   assert sum(":" in key for key in paper_numbers.expected(big)["ncl"]) == 1

@@ -33,7 +33,7 @@ EXPECTED = {
 def test_claims_are_the_papers(name, probe, ratio):
   config = config_lib.defaults()
   config.data.source = f"tfds:{name}"
-  made = {(claim.metric, claim.arm): claim for claim in reproduce.claims(config)}
+  made = {(claim.metric, claim.method): claim for claim in reproduce.claims(config)}
   near = made["probe_sgd_h", "ncl"]
   assert (near.low, near.high) == pytest.approx((probe - 0.015, probe + 0.015))
   assert made["consistency_positive", "ratio"].low == pytest.approx(ratio / 2)
@@ -48,7 +48,7 @@ def test_without_numbers_there_is_no_claim():
 
 def test_a_claim_is_judged_by_the_means():
   def row(cl, ncl):
-    return {"m": {"arms": {"cl": {"mean": cl}, "ncl": {"mean": ncl}}}}
+    return {"m": {"methods": {"cl": {"mean": cl}, "ncl": {"mean": ncl}}}}
 
   cases = [
     (Claim("", "m", "cl", 0.1, 0.3), row(0.2, 9), (0.2, True)),
@@ -87,18 +87,20 @@ def reproduced(tmp_path_factory):
   path = tmp_path_factory.mktemp("reproduced")
   config, work, calls = given(path), path / "work", []
 
-  def compared(config, path, *, seeds, programs):
+  def compared(config, path, *, seeds, evaluators):
     calls.append(seeds)
     if len(calls) == 1:
       raise KeyboardInterrupt
-    mean = {"arms": {"cl": {"mean": 0.1}, "ncl": {"mean": 0.88}}}
+    mean = {"methods": {"cl": {"mean": 0.1}, "ncl": {"mean": 0.88}}}
     files = {
       "measured.jsonl": "{}",
       "report/report.json": json.dumps({"metrics": {"sparsity": mean}}),
       "report/index.html": "",
     }
-    for arm in ("cl", "ncl"):
-      files |= {f"seed0/{arm}/{name}": arm for name in ("config.json", "metrics.jsonl")}
+    for method in ("cl", "ncl"):
+      files |= {
+        f"seed0/{method}/{name}": method for name in ("config.json", "metrics.jsonl")
+      }
     for name, text in files.items():
       (path / name).parent.mkdir(parents=True, exist_ok=True)
       (path / name).write_text(text)
@@ -126,10 +128,10 @@ def test_verdicts_follow_the_report(reproduced):
   _, work, text = reproduced
   report = json.loads((work / "report" / "report.json").read_text())["metrics"]
   rows = {
-    (row["metric"], row["arm"]): row
+    (row["metric"], row["method"]): row
     for row in json.loads((work / "verdicts.json").read_text())["claims"]
   }
-  found = report["sparsity"]["arms"]["ncl"]["mean"]
+  found = report["sparsity"]["methods"]["ncl"]["mean"]
   row = rows["sparsity", "ncl"]
   assert row["found"] == found == 0.88 and row["holds"]
   # Not asked for: no verdict rather than a wrong one.

@@ -1,4 +1,4 @@
-"""A grid of trainings: which cells there are, what is kept, what a failure stops."""
+"""A grid of trainings: which trials there are, what is kept, what a failure stops."""
 
 import numpy as np
 import PIL.Image
@@ -24,7 +24,7 @@ def recipe(method):
 
 
 def names(config, text):
-  return [cell.name for cell in sweep.cells(config, sweep.parse_grid(text), recipe)]
+  return [trial.name for trial in sweep.trials(config, sweep.parse_grid(text), recipe)]
 
 
 def test_all_combinations_the_last_field_fastest():
@@ -34,7 +34,7 @@ def test_all_combinations_the_last_field_fastest():
     "loss.transform=identity,seed=0",
     "loss.transform=identity,seed=1",
   ]
-  made = sweep.cells(
+  made = sweep.trials(
     tiny.config(), sweep.parse_grid("loss.learn_temperature=true;model.width=3"), recipe
   )
   assert made[0].config.loss.learn_temperature is True
@@ -45,7 +45,7 @@ def test_a_method_is_its_recipe_with_the_command_lines_changes():
   config = tiny.config()
   config.train.epochs, config.loss.transform = 7, "softplus"
   grid = sweep.parse_grid("method=cl,byol_ncl,vicreg")
-  cl, byol, vicreg = (cell.config for cell in sweep.cells(config, grid, recipe))
+  cl, byol, vicreg = (trial.config for trial in sweep.trials(config, grid, recipe))
   assert [c.train.epochs for c in (cl, byol, vicreg)] == [7, 7, 7]
   assert [c.loss.transform for c in (cl, byol, vicreg)] == [
     "identity",
@@ -84,7 +84,7 @@ def test_a_grid_that_cannot_be(text, says, tmp_path):
 
 def test_no_recipe_no_methods():
   with pytest.raises(InputError, match="needs a config file"):
-    sweep.cells(tiny.config(), {"method": ["cl"]})
+    sweep.trials(tiny.config(), {"method": ["cl"]})
 
 
 class Trainings:
@@ -129,14 +129,14 @@ def test_what_is_measured_and_made_once(tmp_path, monkeypatch):
   assert "| 1 | failed |" in str(told.value)
   trainings.fail = ()
   text = sweep.sweep(tiny.config(), root, grid, recipe=recipe)
-  # The first cell's evaluation is kept from the sweep that failed.
+  # The first trial's evaluation is kept from the sweep that failed.
   assert evaluated == [
-    (name, cell) for cell in ("seed=0", "seed=1") for name in sweep.EVALUATORS
+    (name, trial) for trial in ("seed=0", "seed=1") for name in sweep.EVALUATORS
   ]
   rows = jsonl.read(root / "sweep.jsonl")
-  assert [row["cell"] for row in rows] == ["seed=0", "seed=1"]
+  assert [row["trial"] for row in rows] == ["seed=0", "seed=1"]
   for row in rows:
-    opened = open_run(root / row["cell"], source=source)
+    opened = open_run(root / row["trial"], source=source)
     found = knn.evaluate(opened.config, opened.variables, source, opened.mesh)
     assert row["knn"]["h"]["accuracy"] == found["h"]["accuracy"]
     # Nothing was trained: the control is the run.

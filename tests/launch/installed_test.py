@@ -207,6 +207,6 @@ def test_from_a_wheel_beside_folders_of_the_same_names(installed, tmp_path):
     return json.loads(text.splitlines()[-1])
 
   assert last("again") == last("r")
-  programs = ("--programs=feature_stats", "--controls=untrained")
+  programs = ("--evaluators=feature_stats", "--controls=untrained")
   run("compare", "--config=digits", "--workdir=c", "--seeds=1", *SMALL, *programs)
   assert (tmp_path / "c" / "report" / "index.html").is_file()

@@ -71,7 +71,7 @@ for program, flags, says in [
   ("knn", [OLD, "surplus"], ["'surplus'", "--NAME=VALUE"]),
   ("knn", [OLD, "--step=3", "--watch"], ["--step", "--watch", "give one of them"]),
   ("compare", [DIGITS, NEW, "--seeds=0"], ["--seeds=0", "positive"]),
-  ("compare", [DIGITS, NEW, "--controls=none"], ["none", "untrained|all|trained"]),
+  ("compare", [DIGITS, NEW, "--controls=none"], ["none", "default, all, untrained"]),
   ("evaluate", [OLD, "--evaluators=kn"], ["'kn'", "did you mean 'knn'"]),
   ("linear_probe", [OLD, "--protocol=adam"], ["adam", "lbfgs|sgd"]),
   ("linear_probe", [OLD, "--epochs=5"], ["--epochs", "--protocol=sgd"]),

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from ncl_jax.report import Arm, Comparison, Metric, figures
+from ncl_jax.report import Comparison, Method, Metric, figures
 from ncl_jax.report.figures import drawing
 
 NAN = float("nan")
@@ -16,7 +16,7 @@ METRICS = (
   Metric("sparsity", "sparsity", "Interpretability", "%", "higher", "|f| < 1e-5."),
   Metric("purity", "purity at 3 % activity", "Interpretability", "%", "higher"),
   Metric("orthogonality", "mean |C - I|", "Interpretability", "", "lower"),
-  Metric("live_dimensions", "active dimensions", "Health"),
+  Metric("active_dimensions", "active dimensions", "Health"),
 )
 VALUES = {
   "cl": {
@@ -25,7 +25,7 @@ VALUES = {
     "sparsity": (0.0, 0.0, 0.0),
     "purity": (0.40, 0.38, 0.42),
     "orthogonality": (0.31, 0.30, 0.32),
-    "live_dimensions": (12, 12, 12),
+    "active_dimensions": (12, 12, 12),
   },
   "ncl": {
     "knn_h": (0.910, 0.930, 0.950),
@@ -33,7 +33,7 @@ VALUES = {
     "sparsity": (0.80, 0.80, 0.80),
     "purity": (0.80, 0.78, 0.82),
     "orthogonality": (0.05, 0.05, 0.05),
-    "live_dimensions": (8, 9, 8),
+    "active_dimensions": (8, 9, 8),
   },
   "untrained": {"sparsity": (0.5, 0.5, 0.5), "purity": (0.5, 0.5, 0.5)},
 }
@@ -67,8 +67,8 @@ def make(**changes) -> Comparison:
   """CL, NCL and a control with three seeds on 20 images; fields may be replaced."""
   labels = np.arange(20) % 4
   rng = np.random.default_rng(1)
-  arms = tuple(
-    Arm(key, label, VALUES[key], rows, features(key, labels, 12))
+  methods = tuple(
+    Method(key, label, VALUES[key], rows, features(key, labels, 12))
     for key, label, rows in [
       ("cl", "CL", curve(3.0)),
       ("ncl", "NCL", curve(4.0)),
@@ -80,7 +80,7 @@ def make(**changes) -> Comparison:
     facts=(("data set", "20 images"), ("command", "python -m launch.compare --a=b_c")),
     remarks=("The control has random weights.",),
     metrics=METRICS,
-    arms=arms,
+    methods=methods,
     chance={"knn_h": 0.25, "purity": 0.3},
     expected={"ncl": {"sparsity": 0.93}},
     seeds=(3, 5, 7),
@@ -97,23 +97,25 @@ def pictures() -> tuple[drawing.Picture, ...]:
   return figures.draw(make())
 
 
-def with_arms(comparison: Comparison, **changes) -> Comparison:
-  """The comparison with fields of every arm replaced by `changes[field](arm)`."""
-  arms = tuple(
-    dataclasses.replace(arm, **{name: new(arm) for name, new in changes.items()})
-    for arm in comparison.arms
+def with_methods(comparison: Comparison, **changes) -> Comparison:
+  """The comparison with fields of every method replaced by `changes[field](method)`."""
+  methods = tuple(
+    dataclasses.replace(method, **{name: new(method) for name, new in changes.items()})
+    for method in comparison.methods
   )
-  return dataclasses.replace(comparison, arms=arms)
+  return dataclasses.replace(comparison, methods=methods)
 
 
 def with_seeds(comparison: Comparison, count: int) -> Comparison:
   """The comparison with the first seed's values repeated, each a little larger."""
 
-  def repeat(arm):
+  def repeat(method):
     return {
       key: tuple(x[0] + 0.001 * i for i in range(count))
-      for key, x in arm.values.items()
+      for key, x in method.values.items()
     }
 
-  arms = tuple(dataclasses.replace(arm, values=repeat(arm)) for arm in comparison.arms)
-  return dataclasses.replace(comparison, arms=arms, seeds=tuple(range(count)))
+  methods = tuple(
+    dataclasses.replace(method, values=repeat(method)) for method in comparison.methods
+  )
+  return dataclasses.replace(comparison, methods=methods, seeds=tuple(range(count)))

@@ -19,11 +19,11 @@ def draw(function, *arguments):
 def test_activations_are_a_histogram_of_the_values():
   comparison = example.make()
   picture, figure = draw(runs.activations, comparison)
-  for ax, arm in zip(figure.axes, comparison.arms, strict=False):
-    f = arm.features
+  for ax, method in zip(figure.axes, comparison.methods, strict=False):
+    f = method.features
     zero = 100 * np.mean(np.abs(f) < 1e-5)
-    assert ax.get_title(loc="left") == f"{arm.label}: {zero:.0f} % zeros"
-    assert f"{arm.label}: {zero:.1f} % of the values are zero" in picture.description
+    assert ax.get_title(loc="left") == f"{method.label}: {zero:.0f} % zeros"
+    assert f"{method.label}: {zero:.1f} % of the values are zero" in picture.description
     heights, edges, _ = ax.patches[0].get_data()
     assert heights.sum() == pytest.approx(100 - zero)
     middle = len(edges) // 2
@@ -33,8 +33,8 @@ def test_activations_are_a_histogram_of_the_values():
 
 
 def test_dead_features_have_a_histogram_too():
-  dead = example.with_arms(
-    example.make(), features=lambda arm: np.zeros_like(arm.features)
+  dead = example.with_methods(
+    example.make(), features=lambda method: np.zeros_like(method.features)
   )
   picture, _ = draw(runs.activations, dead)
   assert "NCL: 100.0 % of the values are zero" in picture.description

@@ -101,10 +101,10 @@ def test_every_arm_keeps_its_colour(pictures):
 def test_bars_start_at_zero():
   """Lengths are as the values: a truncated axis would not be."""
   values = {"cl": (0.2, 0.4), "ncl": (0.8, 0.6)}
-  comparison = example.with_arms(
+  comparison = example.with_methods(
     dataclasses.replace(example.with_seeds(example.make(), 1), chance={}),
-    values=lambda arm: {
-      key: (values[arm.key][i],) if arm.key in values else ()
+    values=lambda method: {
+      key: (values[method.key][i],) if method.key in values else ()
       for i, key in enumerate(("sparsity", "purity"))
     },
   )
@@ -125,9 +125,9 @@ def test_captions_say_what_is_seen(pictures):
   dots = pictures["accuracy"]
   assert "Chance is 25.0 %." in dots.caption
   assert "nearest neighbours, h, %: CL 91.0, NCL 93.0." in dots.description
-  f = example.make().arms[1].features
+  f = example.make().methods[1].features
   live = int((np.abs(f) > 1e-5).any(axis=0).sum())
-  assert f"NCL: {live} of 12 dimensions are live" in (
+  assert f"NCL: {live} of 12 dimensions are active" in (
     pictures["expected_activation"].description
   )
   mean = float(metrics.orthogonality(f))
@@ -136,7 +136,7 @@ def test_captions_say_what_is_seen(pictures):
   )
 
 
-def test_top_images_caption_gives_the_share_of_every_arm(pictures):
+def test_top_images_caption_gives_the_share_of_every_method(pictures):
   caption = pictures["top_images"].caption
   assert "Green frame" in caption
   for name in ("CL", "NCL", "untrained"):
@@ -150,7 +150,7 @@ def test_frames_tell_majority_from_others():
   comparison = example.make(
     labels=np.array([1, 1, 1, 1, 0]),
     images=np.zeros((5, 4, 4, 1), np.uint8),
-    arms=tuple(dataclasses.replace(a, features=f) for a in example.make().arms),
+    methods=tuple(dataclasses.replace(a, features=f) for a in example.make().methods),
   )
   same = dataclasses.replace(comparison, labels=np.ones(5, int))
   unlabelled = dataclasses.replace(comparison, labels=np.full(5, -1))
@@ -183,7 +183,7 @@ def test_heat_map_shows_the_sign_of_the_correlation():
   """Two opposite dimensions and an orthogonal one: red, blue and white squares."""
   f = np.zeros((20, 3), np.float32)
   f[:10, 0], f[:10, 1], f[10:, 2] = 1, -1, 1
-  comparison = example.with_arms(example.make(), features=lambda _: f)
+  comparison = example.with_methods(example.make(), features=lambda _: f)
   image = draw(features_lib.correlation, comparison).wide
   scale = matplotlib.colormaps["RdBu_r"]
   red, blue, white = (close_to(image, scale(x)[:3], 2).sum() for x in (1.0, 0.0, 0.5))
@@ -196,8 +196,9 @@ def test_heat_map_shows_the_sign_of_the_correlation():
   ("every", "axis"), [(0.5, "epochs"), (0.0, "steps"), (float("nan"), "steps")]
 )
 def test_curves_run_over_epochs_where_these_tell_rows_apart(every, axis):
-  comparison = example.with_arms(
-    example.make(), curve=lambda arm: example.curve(2.0, every) if arm.curve else ()
+  comparison = example.with_methods(
+    example.make(),
+    curve=lambda method: example.curve(2.0, every) if method.curve else (),
   )
   picture = draw(results.curves, comparison)
   assert f"line charts over {axis}" in picture.description
@@ -206,11 +207,12 @@ def test_curves_run_over_epochs_where_these_tell_rows_apart(every, axis):
 def test_curves_show_what_was_logged():
   full = draw(results.curves, example.make())
   assert full.description.startswith("4 line charts")
-  only_loss = example.with_arms(
-    example.make(), curve=lambda arm: ({"step": 1, "loss": 2.0},) if arm.curve else ()
+  only_loss = example.with_methods(
+    example.make(),
+    curve=lambda method: ({"step": 1, "loss": 2.0},) if method.curve else (),
   )
   assert draw(results.curves, only_loss).description.startswith("1 line chart")
-  untrained = example.with_arms(example.make(), curve=lambda _: ())
+  untrained = example.with_methods(example.make(), curve=lambda _: ())
   assert draw(results.curves, untrained) is None
 
 
@@ -218,9 +220,9 @@ def test_curves_show_what_was_logged():
 def test_figures_of_shares_need_a_number(name):
   function = getattr(results, name)
   assert draw(function, example.make(metrics=())) is None
-  missing = example.with_arms(
+  missing = example.with_methods(
     example.make(),
-    values=lambda arm: dict.fromkeys(arm.values, (example.NAN,) * 3),
+    values=lambda method: dict.fromkeys(method.values, (example.NAN,) * 3),
   )
   assert draw(function, missing) is None
 
@@ -243,13 +245,13 @@ def test_plain_text(text, most, shown):
 
 def test_figures_count_as_active_what_the_numbers_do():
   scale = np.linspace(0.3, 1, 12, dtype=np.float32)
-  comparison = example.with_arms(
-    example.make(threshold=0.5), features=lambda arm: arm.features * scale
+  comparison = example.with_methods(
+    example.make(threshold=0.5), features=lambda method: method.features * scale
   )
   live = (np.abs(comparison.method.features) > 0.5).any(axis=0).sum()
   assert live != (np.abs(comparison.method.features) > 1e-5).any(axis=0).sum()
   picture = draw(features_lib.expected_activation, comparison)
-  assert f"NCL: {live} of 12 dimensions are live" in picture.description
+  assert f"NCL: {live} of 12 dimensions are active" in picture.description
   for function, says in (
     (features_lib.expected_activation, "(|f| > 0.5)"),
     (images_lib.top_images, "(only values above 0.5)"),

@@ -77,7 +77,7 @@ def test_without_a_live_dimension_nothing_is_chosen(labels):
   assert top.dimensions.size == top.share.size == order.size == dominant.size == 0
 
 
-def test_live_dimensions_count_negative_values():
+def test_active_dimensions_count_negative_values():
   f = np.array([[0.0, -0.5, 1e-6], [0.0, 0.0, 0.0]], np.float32)
   assert selection.active_dimensions(f, 1e-5).tolist() == [1]
 

@@ -40,7 +40,7 @@ def test_interval_of_three_pairs_in_closed_form():
   assert (low, high) == pytest.approx((2 - half, 2 + half))
 
 
-def test_pairs_with_nan_are_left_out_of_both_arms():
+def test_pairs_with_nan_are_left_out_of_both_methods():
   whole = statistics.paired_difference([1.0, 5.0], [0.5, 2.0])
   holes = statistics.paired_difference([1.0, NAN, 5.0, 9.0], [0.5, 7.0, 2.0, NAN])
   assert holes == whole

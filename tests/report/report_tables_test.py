@@ -154,15 +154,15 @@ def test_markdown_escapes(raw, escaped):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (lambda c: {"arms": c.arms[:1]}, "2 arms or more, got 1"),
+    (lambda c: {"methods": c.methods[:1]}, "2 methods or more, got 1"),
     (lambda c: {"seeds": ()}, "1 seed or more"),
     (lambda c: {"labels": c.labels[:-1]}, "labels: 19 rows for 20 images"),
     (lambda c: {"seeds": (1, 2)}, "'cl' has 3 values of 'knn_h' for 2 seeds"),
     (
       lambda c: {
-        "arms": (
-          c.arms[0],
-          dataclasses.replace(c.arms[1], features=np.zeros((3, 2))),
+        "methods": (
+          c.methods[0],
+          dataclasses.replace(c.methods[1], features=np.zeros((3, 2))),
         )
       },
       "features of 'ncl': 3 rows for 20 images",

@@ -104,7 +104,7 @@ def test_json_is_strict_and_what_write_returned(written):
   assert content == returned
 
 
-def test_the_explorer_shows_the_two_arms(written):
+def test_the_explorer_shows_the_two_methods(written):
   comparison, folder, _ = written
   text = (folder / "explorer.html").read_text("utf-8")
   content = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
@@ -122,14 +122,14 @@ def test_json_holds_every_number(written):
   assert content["facts"] == dict(comparison.facts)
   assert content["remarks"] == list(comparison.remarks)
   assert content["seeds"] == [3, 5, 7]
-  assert content["arms"] == {"cl": "CL", "ncl": "NCL", "untrained": "untrained"}
+  assert content["methods"] == {"cl": "CL", "ncl": "NCL", "untrained": "untrained"}
   assert (content["baseline"], content["method"]) == ("cl", "ncl")
   assert "fewer than 5" in content["claim"]
   assert list(content["metrics"]) == [metric.key for metric in comparison.metrics]
   knn = content["metrics"]["knn_h"]
-  assert knn["arms"]["ncl"]["seeds"] == [0.910, 0.930, 0.950]
-  assert knn["arms"]["ncl"]["mean"] == pytest.approx(0.930)
-  assert knn["arms"]["ncl"]["standard_deviation"] == pytest.approx(0.020)
+  assert knn["methods"]["ncl"]["seeds"] == [0.910, 0.930, 0.950]
+  assert knn["methods"]["ncl"]["mean"] == pytest.approx(0.930)
+  assert knn["methods"]["ncl"]["standard_deviation"] == pytest.approx(0.020)
   assert knn["chance"] == 0.25
   assert knn["note"] == "k = 20."
   assert (knn["unit"], knn["better"], knn["group"]) == ("%", "higher", "Accuracy")
@@ -138,12 +138,12 @@ def test_json_holds_every_number(written):
   assert knn["difference"]["interval"] == pytest.approx([0.02 - half, 0.02 + half])
   assert knn["difference"]["verdict"] == ""
   probe = content["metrics"]["probe_h"]
-  assert probe["arms"]["ncl"]["seeds"] == [0.95, None, 0.97]
+  assert probe["methods"]["ncl"]["seeds"] == [0.95, None, 0.97]
   assert probe["difference"]["pairs"] == 2
   assert probe["chance"] is None
   missing = {"seeds": [], "mean": None, "standard_deviation": None, "expected": None}
-  assert probe["arms"]["untrained"] == missing
-  assert content["metrics"]["sparsity"]["arms"]["ncl"]["expected"] == 0.93
+  assert probe["methods"]["untrained"] == missing
+  assert content["metrics"]["sparsity"]["methods"]["ncl"]["expected"] == 0.93
 
 
 def test_figures_are_named_with_captions(written):
@@ -215,16 +215,16 @@ def test_odd_texts_are_shown_as_they_are(tmp_path):
   )
   # Labels beyond the named classes, unlabelled images, and a collapsed NCL besides.
   comparison = dataclasses.replace(comparison, labels=np.arange(20) % 7 - 1)
-  comparison = example.with_arms(
+  comparison = example.with_methods(
     comparison,
-    label=lambda arm: f"{arm.key} {ODD}",
-    features=lambda arm: arm.features * (arm.key != "ncl"),
+    label=lambda method: f"{method.key} {ODD}",
+    features=lambda method: method.features * (method.key != "ncl"),
   )
   report.write(tmp_path, comparison)
   content, page = check_folder(tmp_path)
   assert content["title"] == ODD
   assert content["facts"] == {ODD: ODD}
-  # Title twice; note, remark, fact (two); group; label; arms and their difference.
+  # Title twice; note, remark, fact (two); group; label; methods and their difference.
   assert page.text.count(ODD) >= 11
   assert any(ODD in cell for cell in page.rows[0])
   markdown = (tmp_path / "report.md").read_text("utf-8")
@@ -240,14 +240,14 @@ def test_odd_texts_are_shown_as_they_are(tmp_path):
 def few_images():
   """Four unlabelled images, one seed, nothing trained, no metric of classes."""
   comparison = example.with_seeds(example.make(), 1)
-  arms = tuple(
-    dataclasses.replace(arm, features=arm.features[:4], curve=())
-    for arm in comparison.arms
+  methods = tuple(
+    dataclasses.replace(method, features=method.features[:4], curve=())
+    for method in comparison.methods
   )
   return dataclasses.replace(
     comparison,
     metrics=comparison.metrics[4:],
-    arms=arms,
+    methods=methods,
     labels=np.full(4, -1),
     images=np.zeros((4, 5, 3, 3), np.uint8),
     class_names=(),
@@ -259,28 +259,28 @@ def few_images():
 
 
 def nothing_lives():
-  """Every arm dead, every value NaN."""
-  return example.with_arms(
+  """Every method dead, every value NaN."""
+  return example.with_methods(
     example.make(),
-    features=lambda arm: np.zeros_like(arm.features),
-    values=lambda arm: dict.fromkeys(arm.values, (example.NAN,) * 3),
+    features=lambda method: np.zeros_like(method.features),
+    values=lambda method: dict.fromkeys(method.values, (example.NAN,) * 3),
   )
 
 
 def wide_and_long():
-  """2,048 dimensions, 60 classes, twelve seeds, four arms in two rows of panels."""
+  """2,048 dimensions, 60 classes, twelve seeds, four methods in two rows of panels."""
   rng = np.random.default_rng(0)
   n = 120
   f = np.maximum(rng.normal(size=(n, 2048)) - 1.5, 0).astype(np.float32)
   comparison = example.with_seeds(example.make(), 12)
   cl, ncl, control = (
-    dataclasses.replace(arm, features=f[:, :width])
-    for arm, width in zip(comparison.arms, (40, 2048, 40), strict=True)
+    dataclasses.replace(method, features=f[:, :width])
+    for method, width in zip(comparison.methods, (40, 2048, 40), strict=True)
   )
   more = dataclasses.replace(control, key="more", label="k-means on the pixels of it")
   return dataclasses.replace(
     comparison,
-    arms=(cl, ncl, control, more),
+    methods=(cl, ncl, control, more),
     labels=np.arange(n) % 60,
     images=rng.integers(0, 256, (n, 4, 4, 3), np.uint8),
     class_names=tuple(f"class {i}" for i in range(60)),

@@ -94,8 +94,8 @@ def style() -> Iterator[None]:
 
 
 def colors(comparison: Comparison) -> list[str]:
-  """One colour an arm, the same in every figure."""
-  controls = [CONTROLS[i % len(CONTROLS)] for i in range(len(comparison.arms) - 2)]
+  """One colour a method, the same in every figure."""
+  controls = [CONTROLS[i % len(CONTROLS)] for i in range(len(comparison.methods) - 2)]
   return [BASELINE, METHOD, *controls]
 
 

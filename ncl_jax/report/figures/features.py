@@ -9,7 +9,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from ncl_jax import metrics
-from ncl_jax.report.comparison import Arm, Comparison
+from ncl_jax.report.comparison import Comparison, Method
 from ncl_jax.report.figures import drawing, selection
 
 BINS = 40
@@ -20,7 +20,7 @@ LOWEST = 0.6  # bottom of a logarithmic axis: a single dimension still has a hei
 def _histogram(
   ax: Axes, activation: np.ndarray, dead: int, edges: np.ndarray, color: str
 ) -> None:
-  """Draws the bars of one arm, that of its dead dimensions apart."""
+  """Draws the bars of one method, that of its dead dimensions apart."""
   counts, _ = np.histogram(activation, edges)
   step = edges[1] - edges[0]
   ax.bar(edges[:-1], counts, step, align="edge", color=color, linewidth=0)
@@ -45,19 +45,19 @@ def _histogram(
 
 
 def expected_activation(comparison: Comparison) -> drawing.Picture:
-  """Histograms of the expected activation of the dimensions, one panel an arm."""
+  """Histograms of the expected activation of the dimensions, one panel a method."""
   live = [
-    selection.active_dimensions(arm.features, comparison.threshold)
-    for arm in comparison.arms
+    selection.active_dimensions(method.features, comparison.threshold)
+    for method in comparison.methods
   ]
   activation = [
-    np.asarray(metrics.expected_activation(arm.features), np.float64)[alive]
-    for arm, alive in zip(comparison.arms, live, strict=True)
+    np.asarray(metrics.expected_activation(method.features), np.float64)[alive]
+    for method, alive in zip(comparison.methods, live, strict=True)
   ]
   every = np.concatenate(activation) if any(map(len, activation)) else np.zeros(1)
   low, high = min(0.0, every.min()), max(every.max(), 0.0)
   edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-  totals = [arm.features.shape[1] for arm in comparison.arms]
+  totals = [method.features.shape[1] for method in comparison.methods]
   bars = np.concatenate(
     [
       [*np.histogram(a, edges)[0], total - len(a)]
@@ -69,11 +69,16 @@ def expected_activation(comparison: Comparison) -> drawing.Picture:
   def draw(narrow: bool) -> Figure:
     width = 3.7 if len(live) < 3 or narrow else 3.1
     figure, axes = drawing.panels(len(live), width, 2.5, 1 if narrow else 3)
-    for ax, arm, a, total, color in zip(
-      axes, comparison.arms, activation, totals, drawing.colors(comparison), strict=True
+    for ax, method, a, total, color in zip(
+      axes,
+      comparison.methods,
+      activation,
+      totals,
+      drawing.colors(comparison),
+      strict=True,
     ):
       _histogram(ax, a, total - len(a), edges, color)
-      ax.set_title(f"{drawing.plain(arm.label, 24)}: {len(a)} of {total} live")
+      ax.set_title(f"{drawing.plain(method.label, 24)}: {len(a)} of {total} active")
       ax.set(xlabel="expected activation E[f]", ylabel="dimensions")
       if log:
         ax.set_yscale("log")
@@ -92,11 +97,11 @@ def expected_activation(comparison: Comparison) -> drawing.Picture:
     " over the test images of the first seed. Hatched bar at the left: dimensions that"
     f" no image activates (|f| > {comparison.threshold:g}). The bins are the same in"
     " every panel" + ("; the vertical axis is logarithmic." if log else "."),
-    "Histograms, one an arm. "
+    "Histograms, one a method. "
     + " ".join(
-      f"{arm.label}: {len(a)} of {arm.features.shape[1]} dimensions are live"
+      f"{method.label}: {len(a)} of {method.features.shape[1]} dimensions are active"
       + (f", the largest expected activation is {a.max():.3g}." if len(a) else ".")
-      for arm, a in zip(comparison.arms, activation, strict=True)
+      for method, a in zip(comparison.methods, activation, strict=True)
     ),
   )
 
@@ -111,24 +116,24 @@ def _blocks(dominant: np.ndarray) -> list[tuple[int, int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Map:
-  """One heat map: C in order [M, M], classes [M], mean |C - I| of all that live."""
+  """One heat map: C in order [M, M], classes [M], mean |C - I| of all active ones."""
 
   c: np.ndarray
   dominant: np.ndarray
   mean: float
 
 
-def _heat_map_data(comparison: Comparison, arm: Arm) -> _Map:
-  c = np.asarray(metrics.correlation(arm.features), np.float64)
+def _heat_map_data(comparison: Comparison, method: Method) -> _Map:
+  c = np.asarray(metrics.correlation(method.features), np.float64)
   order, dominant = selection.correlation_order(
-    arm.features, comparison.labels, c, comparison.threshold
+    method.features, comparison.labels, c, comparison.threshold
   )
-  mean = float(metrics.orthogonality(arm.features))
+  mean = float(metrics.orthogonality(method.features))
   return _Map(c[np.ix_(order, order)], dominant, mean)
 
 
 def _heat_map(ax: Axes, comparison: Comparison, data: _Map) -> AxesImage:
-  """Draws C of one arm, with its classes at the left."""
+  """Draws C of one method, with its classes at the left."""
   image = ax.imshow(data.c, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
   ax.grid(False)
   ax.set(xticks=[], yticks=[])
@@ -151,16 +156,16 @@ def _heat_map(ax: Axes, comparison: Comparison, data: _Map) -> AxesImage:
 
 
 def correlation(comparison: Comparison) -> drawing.Picture:
-  """Heat maps of the correlation of active dimensions, one panel an arm."""
+  """Heat maps of the correlation of active dimensions, one panel a method."""
   by_class = bool((comparison.labels >= 0).any())
-  maps = [_heat_map_data(comparison, arm) for arm in comparison.arms]
+  maps = [_heat_map_data(comparison, method) for method in comparison.methods]
 
   def draw(narrow: bool) -> Figure:
     columns = 1 if narrow else 3
     figure, axes = drawing.panels(len(maps), 3.1, 3.0, columns)
     image = None
-    for ax, arm, data in zip(axes, comparison.arms, maps, strict=True):
-      title = drawing.plain(arm.label, 24)
+    for ax, method, data in zip(axes, comparison.methods, maps, strict=True):
+      title = drawing.plain(method.label, 24)
       if data.dominant.size:
         image = _heat_map(ax, comparison, data)
         title += f": mean |C - I| = {data.mean:.3f}"
@@ -187,12 +192,12 @@ def correlation(comparison: Comparison) -> drawing.Picture:
     "Correlation of dimensions",
     "C = the cosine of two dimensions' values over the test images (columns of unit"
     " norm, not centred), first seed; active dimensions only, at most the 256 with the"
-    f" largest mean |f|, ordered {order}. Above: the mean of |C - I| over all live"
+    f" largest mean |f|, ordered {order}. Above: the mean of |C - I| over all active"
     " dimensions.",
-    "Heat maps on a common scale from -1 to 1, one an arm. "
+    "Heat maps on a common scale from -1 to 1, one a method. "
     + " ".join(
-      f"{arm.label}: {len(data.c)} dimensions, mean |C - I| {data.mean:.3f}."
-      for arm, data in zip(comparison.arms, maps, strict=True)
+      f"{method.label}: {len(data.c)} dimensions, mean |C - I| {data.mean:.3f}."
+      for method, data in zip(comparison.methods, maps, strict=True)
       if data.dominant.size
     ),
   )

@@ -14,7 +14,7 @@ CELL = 0.43  # inches of one image
 def _grid(
   ax: Axes, comparison: Comparison, top: selection.TopImages, pitch: float
 ) -> None:
-  """Draws one arm's top images: a row a dimension, one unit a column."""
+  """Draws one method's top images: a row a dimension, one unit a column."""
   for r, (dimension, images) in enumerate(zip(top.dimensions, top.images, strict=True)):
     y = r * pitch
     lines = [f"dim {dimension}"]
@@ -70,9 +70,9 @@ def top_images(
   known = bool((comparison.labels >= 0).any())
   tops = [
     selection.top_images(
-      arm.features, comparison.labels, comparison.threshold, rows, columns
+      method.features, comparison.labels, comparison.threshold, rows, columns
     )
-    for arm in comparison.arms
+    for method in comparison.methods
   ]
   pitch = 1.26 if known else 1.0
   lines = max(1, *(len(top.dimensions) for top in tops[:2]))
@@ -82,8 +82,8 @@ def top_images(
 
   def draw(narrow: bool) -> Figure:
     figure, axes = drawing.panels(2, across + 0.15, down + 0.35, 1 if narrow else 2)
-    for ax, arm, top, color in zip(
-      axes, comparison.arms, tops, drawing.colors(comparison), strict=False
+    for ax, method, top, color in zip(
+      axes, comparison.methods, tops, drawing.colors(comparison), strict=False
     ):
       if len(top.dimensions):
         _grid(ax, comparison, top, pitch)
@@ -92,7 +92,7 @@ def top_images(
         ax.set_axis_off()
       else:
         drawing.say(ax, "no active dimension")
-      ax.set_title(drawing.plain(arm.label, 30), color=color)
+      ax.set_title(drawing.plain(method.label, 30), color=color)
     return figure
 
   sentences = [
@@ -103,8 +103,8 @@ def top_images(
   ]
   if known:
     shares = [
-      f"{arm.label} {100 * np.nanmean(top.share):.0f} %"
-      for arm, top in zip(comparison.arms, tops, strict=True)
+      f"{method.label} {100 * np.nanmean(top.share):.0f} %"
+      for method, top in zip(comparison.methods, tops, strict=True)
       if np.isfinite(top.share).any()
     ]
     sentences += [
@@ -115,7 +115,7 @@ def top_images(
       else "",
     ]
   caption = " ".join(sentence for sentence in sentences if sentence)
-  names = " and ".join(arm.label for arm in comparison.arms[:2])
+  names = " and ".join(method.label for method in comparison.methods[:2])
   return drawing.picture(
     draw,
     "top_images",

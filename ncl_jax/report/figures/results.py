@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ncl_jax.report import statistics
-from ncl_jax.report.comparison import Arm, Comparison, Metric
+from ncl_jax.report.comparison import Comparison, Method, Metric
 from ncl_jax.report.figures import drawing, selection
 
 # key of a logged row, title, label of the y axis, factor
@@ -44,10 +44,10 @@ def _series(rows: tuple[dict, ...], axis: str, key: str) -> np.ndarray:
   return points[np.isfinite(points).all(axis=1)]
 
 
-def _time_axis(arms: list[Arm]) -> str:
+def _time_axis(methods: list[Method]) -> str:
   """ "epoch" where each row has its own, else "step": whole epochs would overlap."""
-  for arm in arms:
-    epochs = [_number(row, "epoch") for row in arm.curve]
+  for method in methods:
+    epochs = [_number(row, "epoch") for row in method.curve]
     if not all(a < b for a, b in zip(epochs, epochs[1:], strict=False)):
       return "step"
     if not all(math.isfinite(x) for x in epochs):
@@ -56,16 +56,16 @@ def _time_axis(arms: list[Arm]) -> str:
 
 
 def curves(comparison: Comparison) -> drawing.Picture | None:
-  """Training curves of the arms that were trained; None where none was."""
-  arms = [arm for arm in comparison.arms if arm.curve]
+  """Training curves of the methods that were trained; None where none was."""
+  methods = [method for method in comparison.methods if method.curve]
   color = dict(
-    zip((a.key for a in comparison.arms), drawing.colors(comparison), strict=True)
+    zip((a.key for a in comparison.methods), drawing.colors(comparison), strict=True)
   )
-  axis = _time_axis(arms) if arms else "step"
+  axis = _time_axis(methods) if methods else "step"
   shown = [
     curve
     for curve in CURVES
-    if any(len(_series(arm.curve, axis, curve[0])) for arm in arms)
+    if any(len(_series(method.curve, axis, curve[0])) for method in methods)
   ]
   if not shown:
     return None
@@ -73,21 +73,23 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
   def draw(narrow: bool) -> Figure:
     figure, axes = drawing.panels(len(shown), 3.7, 2.4, columns=1 if narrow else 2)
     for ax, (key, title, label, factor) in zip(axes, shown, strict=True):
-      for arm in arms:
-        x, y = _series(arm.curve, axis, key).T
+      for method in methods:
+        x, y = _series(method.curve, axis, key).T
         marker = "o" if len(x) < 3 else ""
-        ax.plot(x, factor * y, color=color[arm.key], linewidth=1.6, marker=marker)
+        ax.plot(x, factor * y, color=color[method.key], linewidth=1.6, marker=marker)
       ax.set(title=title, ylabel=label, xlabel=axis)
       if key == "sparsity":
         ax.set_ylim(-2, 102)  # CL lies on the 0 line: keep it in sight
       if key in ("live_dimensions", "effective_rank"):
         ax.set_ylim(bottom=0)
-    handles = [Line2D([], [], color=color[arm.key], linewidth=1.6) for arm in arms]
-    labels = [drawing.plain(arm.label, 30) for arm in arms]
+    handles = [
+      Line2D([], [], color=color[method.key], linewidth=1.6) for method in methods
+    ]
+    labels = [drawing.plain(method.label, 30) for method in methods]
     drawing.legend(figure, handles, labels)
     return figure
 
-  names = " and ".join(arm.label for arm in arms)
+  names = " and ".join(method.label for method in methods)
   return drawing.picture(
     draw,
     "curves",
@@ -105,14 +107,15 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
 
 
 def _shares(comparison: Comparison, group: str) -> list[Metric]:
-  """The percentages of a group that at least one arm has a number for."""
+  """The percentages of a group that at least one method has a number for."""
   return [
     metric
     for metric in comparison.metrics
     if metric.group == group
     and metric.unit == "%"
     and any(
-      np.isfinite(arm.values.get(metric.key, ())).any() for arm in comparison.arms
+      np.isfinite(method.values.get(metric.key, ())).any()
+      for method in comparison.methods
     )
   ]
 
@@ -122,28 +125,28 @@ def _rows(
   shown: list[Metric],
   ax: Axes,
   narrow: bool,
-  draw: Callable[[int, Arm, str, float, np.ndarray, float], None],
+  draw: Callable[[int, Method, str, float, np.ndarray, float], None],
 ) -> None:
-  """Lays out one line an arm under each metric, and marks chance by a dotted line.
+  """Lays out one line a method under each metric, and marks chance by a dotted line.
 
   Args:
-    comparison: gives arms, values and chance levels.
+    comparison: gives methods, values and chance levels.
     shown: the metrics, from top to bottom.
     ax: where to draw.
     narrow: whether labels take more lines and less width.
-    draw: called with the arm's index, the arm, its colour, the line's height on the y
+    draw: called with the method's index, the method, its colour, the line's height on y
       axis, its values in percent, and their mean.
   """
-  count = len(comparison.arms)
+  count = len(comparison.methods)
   for i, metric in enumerate(shown):
-    for j, (arm, color) in enumerate(
-      zip(comparison.arms, drawing.colors(comparison), strict=True)
+    for j, (method, color) in enumerate(
+      zip(comparison.methods, drawing.colors(comparison), strict=True)
     ):
-      values = 100 * np.asarray(arm.values.get(metric.key, ()), np.float64)
+      values = 100 * np.asarray(method.values.get(metric.key, ()), np.float64)
       values = values[np.isfinite(values)]
       if values.size:
         y = i + 0.8 * ((j + 0.5) / count - 0.5)
-        draw(j, arm, color, y, values, values.mean())
+        draw(j, method, color, y, values, values.mean())
     chance = comparison.chance.get(metric.key, math.nan)
     if math.isfinite(chance):
       ax.plot([100 * chance] * 2, [i - 0.46, i + 0.46], color=drawing.INK, ls=":")
@@ -156,8 +159,8 @@ def _rows(
 
 
 def _lines(comparison: Comparison, shown: list[Metric], narrow: bool):
-  """An empty figure with room for one line an arm and metric."""
-  height = 1.2 + len(shown) * (0.18 + 0.21 * len(comparison.arms))
+  """An empty figure with room for one line a method and metric."""
+  height = 1.2 + len(shown) * (0.18 + 0.21 * len(comparison.methods))
   figure, (ax,) = drawing.panels(1, 4.1 if narrow else 7.4, height)
   return figure, ax
 
@@ -166,12 +169,12 @@ def _definitions(shown: list[Metric]) -> str:
   return " ".join(f"{m.label}: {m.note}" for m in shown if m.note)
 
 
-def _live(comparison: Comparison, arm: Arm) -> str:
+def _active(comparison: Comparison, method: Method) -> str:
   """Number of active dimensions, the mean over seeds where the table has it."""
-  values = arm.values.get("live_dimensions", ())
+  values = method.values.get("active_dimensions", ())
   mean = statistics.summarize(values).mean
   if not math.isfinite(mean):
-    mean = len(selection.active_dimensions(arm.features, comparison.threshold))
+    mean = len(selection.active_dimensions(method.features, comparison.threshold))
   return f"{mean:.0f}"
 
 
@@ -187,17 +190,17 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
   if not shown:
     return None
   colors = drawing.colors(comparison)
-  thickness = 0.72 / len(comparison.arms)
+  thickness = 0.72 / len(comparison.methods)
 
   def draw(narrow: bool) -> Figure:
     figure, ax = _lines(comparison, shown, narrow)
 
-    def bar(_, arm, color, y, values, mean):
+    def bar(_, method, color, y, values, mean):
       ax.barh(y, mean, thickness, color=color)
       if values.size > 1:
         ax.plot(values, [y] * values.size, "o", color=drawing.INK, ms=2.6, alpha=0.75)
       end = (max(values.max(), mean), y)
-      label = f"{mean:.1f} %  ·  {_live(comparison, arm)} live"
+      label = f"{mean:.1f} %  ·  {_active(comparison, method)} active"
       box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.9}
       ax.annotate(label, end, (6, 0), **NEXT_TO, bbox=box)
 
@@ -206,7 +209,7 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
     ax.set(xlim=(0, 145 if narrow else 124), xticks=range(0, 101, 20), xlabel="%")
     ax.spines["bottom"].set_bounds(0, 100)
     handles: list = [Patch(color=color) for color in colors]
-    labels = [drawing.plain(arm.label, 30) for arm in comparison.arms]
+    labels = [drawing.plain(method.label, 30) for method in comparison.methods]
     if any(metric.key in comparison.chance for metric in shown):
       handles.append(Line2D([], [], color=drawing.INK, ls=":"))
       labels.append("chance")
@@ -255,7 +258,7 @@ def accuracy(comparison: Comparison) -> drawing.Picture | None:
       Line2D([], [], ls="", marker=marker, color=color)
       for marker, color in zip(markers, colors, strict=True)
     ]
-    labels = [drawing.plain(arm.label, 30) for arm in comparison.arms]
+    labels = [drawing.plain(method.label, 30) for method in comparison.methods]
     drawing.legend(figure, handles, labels)
     return figure
 
@@ -282,10 +285,10 @@ def _values_in_words(comparison: Comparison, shown: list[Metric]) -> str:
   lines = []
   for metric in shown:
     cells = [
-      f"{arm.label} {100 * mean:.1f}"
-      for arm in comparison.arms
+      f"{method.label} {100 * mean:.1f}"
+      for method in comparison.methods
       if math.isfinite(
-        mean := statistics.summarize(arm.values.get(metric.key, ())).mean
+        mean := statistics.summarize(method.values.get(metric.key, ())).mean
       )
     ]
     lines.append(f"{metric.label}, %: {', '.join(cells)}.")

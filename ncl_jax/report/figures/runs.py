@@ -30,15 +30,20 @@ ORDERS = {"ea_signed": "largest EA, signed", "ea_relu": "largest EA, rectified"}
 
 def activations(comparison: Comparison) -> drawing.Picture:
   """Histogram of the single values of f, exact zeros apart."""
-  arms = comparison.arms[:2]
-  values = [arm.features[np.abs(arm.features) > comparison.threshold] for arm in arms]
-  zeros = [1 - len(v) / arm.features.size for v, arm in zip(values, arms, strict=True)]
+  methods = comparison.methods[:2]
+  values = [
+    method.features[np.abs(method.features) > comparison.threshold]
+    for method in methods
+  ]
+  zeros = [
+    1 - len(v) / method.features.size for v, method in zip(values, methods, strict=True)
+  ]
   every = np.concatenate([*values, np.zeros(1)])
   low, high = every.min(), every.max()
   edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
   shares = [
-    100 * np.histogram(v, edges)[0] / arm.features.size
-    for v, arm in zip(values, arms, strict=True)
+    100 * np.histogram(v, edges)[0] / method.features.size
+    for v, method in zip(values, methods, strict=True)
   ]
   drawn = np.concatenate(shares)
   drawn = drawn[drawn > 0]
@@ -46,12 +51,12 @@ def activations(comparison: Comparison) -> drawing.Picture:
   def draw(narrow: bool) -> Figure:
     figure, axes = drawing.panels(2, 3.7, 2.5, 1 if narrow else 2)
     colors = drawing.colors(comparison)
-    for ax, arm, share, zero, color in zip(
-      axes, arms, shares, zeros, colors, strict=False
+    for ax, method, share, zero, color in zip(
+      axes, methods, shares, zeros, colors, strict=False
     ):
       ax.stairs(share, edges, fill=True, color=color)
       ax.set(xlabel="value of f", ylabel="share of the values, %")
-      ax.set_title(f"{drawing.plain(arm.label, 24)}: {100 * zero:.0f} % zeros")
+      ax.set_title(f"{drawing.plain(method.label, 24)}: {100 * zero:.0f} % zeros")
       if len(drawn):
         ax.set_yscale("log")
         ax.set_ylim(0.6 * drawn.min(), 2 * drawn.max())
@@ -67,9 +72,9 @@ def activations(comparison: Comparison) -> drawing.Picture:
     " logarithmic, and the same in both.",
     "Two histograms. "
     + " ".join(
-      f"{arm.label}: {100 * zero:.1f} % of the values are zero, the others lie between"
+      f"{method.label}: {100 * zero:.1f} % of the values are zero, the others between"
       f" {v.min() if len(v) else 0:.2f} and {v.max() if len(v) else 0:.2f}."
-      for arm, v, zero in zip(arms, values, zeros, strict=True)
+      for method, v, zero in zip(methods, values, zeros, strict=True)
     ),
   )
 
@@ -152,20 +157,20 @@ def selection_curve(
   """Probe accuracy over the number of dimensions kept; None without any result.
 
   Args:
-    comparison: gives the two arms' names.
+    comparison: gives the two methods' names.
     results: for each, the last result of the program `selection`; None without.
 
   Returns:
     The figure.
   """
-  arms = [
-    (arm, color, result["curve"])
-    for arm, color, result in zip(
-      comparison.arms[:2], drawing.colors(comparison), results, strict=False
+  methods = [
+    (method, color, result["curve"])
+    for method, color, result in zip(
+      comparison.methods[:2], drawing.colors(comparison), results, strict=False
     )
     if result
   ]
-  if not arms:
+  if not methods:
     return None
   lines = {"random": ("random dimensions", ":")}
   lines |= {name: (text, "-") for name, text in ORDERS.items()}
@@ -173,7 +178,7 @@ def selection_curve(
 
   def draw(narrow: bool) -> Figure:
     figure, (ax,) = drawing.panels(1, 4.1 if narrow else 6.4, 3.6)
-    for _, color, curve in arms:
+    for _, color, curve in methods:
       for name, (_, dashes) in lines.items():
         x = [row["k"] for row in curve]
         # Matplotlib leaves out what is undefined.
@@ -182,18 +187,18 @@ def selection_curve(
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter("{x:.0f}")
     ax.set(xlabel="dimensions kept", ylabel="linear probe, %")
-    handles = [Line2D([], [], color=color) for _, color, _ in arms]
+    handles = [Line2D([], [], color=color) for _, color, _ in methods]
     handles += [Line2D([], [], color="#555555", ls=ls) for _, ls in lines.values()]
-    names = [drawing.plain(arm.label, 24) for arm, _, _ in arms]
+    names = [drawing.plain(method.label, 24) for method, _, _ in methods]
     columns = 2 if narrow else 3
     names += [text for text, _ in lines.values()]
     figure.legend(handles, names, loc="outside upper center", ncols=columns)
     return figure
 
   best = ", ".join(
-    f"{arm.label} {tables.number(number(curve[-1], ('random', 'probe')), '%', 1)} % "
+    f"{method.label} {tables.number(number(curve[-1], ('random', 'probe')), '%', 1)} % "
     f"with all {curve[-1]['k']}"
-    for arm, _, curve in arms
+    for method, _, curve in methods
   )
   return drawing.picture(
     draw,

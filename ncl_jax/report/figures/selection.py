@@ -48,7 +48,7 @@ def top_images(
     f: features after the transform, rows of unit length, [N, D].
     labels: classes, -1 = unlabelled, [N].
     threshold: `|f|` above it counts as active.
-    rows: dimensions at most, of the live ones those with the largest mean.
+    rows: dimensions at most, of the active ones those with the largest mean.
     columns: images at most for each.
 
   Returns:
@@ -93,7 +93,7 @@ def correlation_order(
     labels: classes, -1 = unlabelled, [N].
     correlation: C of all dimensions, [D, D].
     threshold: `|f|` above it counts as active.
-    most: dimensions at most: of the live ones those with the largest mean of |f|.
+    most: dimensions at most: of the active ones those with the largest mean of |f|.
 
   Returns:
     Dimensions in order [M] and the dominant class of each [M], -1 without labels.
