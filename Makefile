@@ -1,5 +1,6 @@
 # make demo   CL against NCL on handwritten digits, with a report; no download of data
-# make test   the tests (minutes);  make test-all  with the slow ones
+# make test   the tests (minutes);  make test-all  with the slow ones, and test-lowest:
+#             some with the oldest packages allowed
 # make lint   style and types;      make format    mends the style
 # Everything is installed on first use into .venv, and again only when the requirements
 # change. PYTHON=python3.12 chooses the interpreter, VENV=DIR another place.
@@ -9,10 +10,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
   $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
   2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
+LOWEST = $(VENV)-lowest
 WORKDIR ?= runs/digits
 SEEDS ?= 1
 
-.PHONY: demo test test-all lint format install
+.PHONY: demo test test-all test-lowest lint format install
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -37,8 +39,17 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-all: install
+test-all: install test-lowest
 	$(BIN)/python -m pytest -n 2
+
+test-lowest: install
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	  --editable .
+	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python pytest hypothesis
+	$(LOWEST)/bin/python -m pytest -m 'not slow' -W default tests/losses tests/metrics \
+	  tests/models tests/encoder tests/report tests/runtime/checkpoint_test.py \
+	  tests/training/loop_test.py tests/evaluators/evaluators_test.py
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -396,7 +396,7 @@ def _usage(main: Callable[[], None]) -> str:
   lines += ["", "Exit codes:"]
   for code, text in EXIT_CODES.items():
     lines += _entry(f"{code}", text)
-  return "\n".join([*lines, "", "The guide is in docs/."])
+  return "\n".join([*lines, "", "The guide is in docs/ of the repository."])
 
 
 def _explained(flag: flags.Flag) -> list[str]:

@@ -19,6 +19,8 @@ import pytest
 
 from ncl_jax.runtime import compile_cache
 
+if not hasattr(jax, "enable_x64"):  # JAX 0.7
+  jax.enable_x64 = jax.experimental.enable_x64
 jax.config.update("jax_num_cpu_devices", 8)
 compile_cache.set_up()
 jax.config.update("jax_numpy_rank_promotion", "raise")

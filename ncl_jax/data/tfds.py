@@ -1,11 +1,14 @@
 """Source `tfds:NAME`: TensorFlow Datasets; no other file imports TensorFlow."""
 
+import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import io
 import math
 import os
-from collections.abc import Callable, Iterable
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,11 @@ from ncl_jax.data import decode, source, texts
 from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
+from ncl_jax.host import network
 
 RANDOM_ACCESS = "array_record"
-# Features whose texts may be captions; the first that exists is used.
-CAPTIONS = ("caption", "captions", "text")
+_HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # most sets come from these
+CAPTIONS = ("caption", "captions", "text")  # features; the first that exists is used
 
 
 def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
@@ -39,6 +43,10 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
     image_size: side in pixels; 0 = unchanged or, if sizes differ, the median shorter
       side, at most 256.
     need_train: False also accepts a set with only test images, used for both splits.
+
+  Raises:
+    InputError: if the set is unknown or unsuitable, or if it is not prepared and cannot
+      be: within seconds where TensorFlow or a network is missing.
   """
   builder = _builder(name)
   if not need_train and "train" not in builder.info.splits:
@@ -98,11 +106,14 @@ def _reader(
 
 def _builder(name: str) -> Any:
   """A builder whose data are prepared."""
+  _require("tensorflow_datasets", f"tfds:{name}")
   import tensorflow_datasets as tfds
 
   data_dir = os.environ.get("TFDS_DATA_DIR")
   try:
-    builder = tfds.builder(name, data_dir=data_dir)
+    with _quiet():
+      builder = tfds.builder(name, data_dir=data_dir)
+      prepared = builder.is_prepared()
   except tfds.core.DatasetNotFoundError as error:
     near = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -110,7 +121,14 @@ def _builder(name: str) -> Any:
       f"no TensorFlow data set {name!r}, neither known by name nor prepared in"
       f" {data_dir or '~/tensorflow_datasets'} (TFDS_DATA_DIR){hint}"
     ) from error
-  if not builder.is_prepared():
+  if not prepared:
+    where = f"tfds:{name} is not prepared in {builder.data_dir}"
+    _require("tensorflow", f"{where}: preparing it")
+    if _needs_network(builder, data_dir) and network.offline(_HOSTS):
+      raise InputError(
+        f"{where}, and there is no network. Run `tfds build {name}` where there is, "
+        "copy the folder and set TFDS_DATA_DIR"
+      )
     logging.warning("tfds:%s: downloading and preparing in %s", name, builder.data_dir)
     _hide_accelerators()
     try:
@@ -126,13 +144,40 @@ def _builder(name: str) -> Any:
       raise InputError(
         f"tfds:{name} is not in {builder.data_dir} and cannot be prepared: {error}"
       ) from error
-  if builder.info.file_format.value != RANDOM_ACCESS:
+  stored = builder.info.file_format.value
+  if stored != RANDOM_ACCESS:
+    _require("tensorflow", f"tfds:{name} is stored as {stored}: reading it")
     _hide_accelerators()
   return builder
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Without the warnings of TensorFlow Datasets."""
+  level = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(level)
+
+
+def _needs_network(builder: Any, data_dir: str | None) -> bool:
+  """False if files were downloaded earlier, or are to be placed there by hand."""
+  folder = pathlib.Path(data_dir or "~/tensorflow_datasets").expanduser()
+  earlier = any((folder / "downloads").glob("**/*.INFO"))
+  return builder.MANUAL_DOWNLOAD_INSTRUCTIONS is None and not earlier
+
+
+def _require(package: str, what: str) -> None:
+  """Refuses what needs a package that is not installed; names the extra."""
+  if importlib.util.find_spec(package) is None:
+    raise InputError(f"{what} needs {package}: pip install 'ncl_jax[tfds]'")
+
+
 def _hide_accelerators():
   """Keeps TensorFlow off the GPUs, whose memory JAX needs; call before its first op."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of its start
   import tensorflow as tf
 
   tf.config.set_visible_devices([], "GPU")

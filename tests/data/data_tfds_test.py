@@ -11,6 +11,7 @@ from ncl_jax import config as config_lib
 from ncl_jax import data
 from ncl_jax.data import source as source_module
 from ncl_jax.errors import InputError
+from ncl_jax.host import network
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import loop
 
@@ -279,8 +280,47 @@ def test_sets_that_cannot_be_used(name, message):
     data.load(f"tfds:{name}")
 
 
-def test_no_network(monkeypatch):
+def test_without_a_network_nothing_is_downloaded(tmp_path, monkeypatch, caplog):
   import requests
+
+  def asked(*args, **kwargs):
+    raise requests.exceptions.ConnectionError("asked")
+
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  monkeypatch.setattr(network, "offline", lambda hosts: True)
+  monkeypatch.setattr(requests.Session, "send", asked)
+  with pytest.raises(InputError, match="mnist is not prepared in .*, and there is no"):
+    data.load("tfds:mnist")
+  assert not caplog.records
+  # What was downloaded earlier may be all that is needed.
+  (tmp_path / "downloads" / "a").mkdir(parents=True)
+  (tmp_path / "downloads" / "a" / "images.gz.INFO").touch()
+  with pytest.raises(InputError, match="cannot be prepared: asked"):
+    data.load("tfds:mnist")
+  with pytest.raises(InputError, match="cannot be prepared: Manual directory"):
+    data.load("tfds:imagenet2012")
+
+
+@pytest.mark.parametrize(
+  ("name", "missing", "says"),
+  [
+    ("tiny_rows", "tensorflow", "tiny_rows is stored as tfrecord: reading it needs"),
+    ("mnist", "tensorflow", "mnist is not prepared in .*: preparing it needs"),
+    ("tiny_random", "tensorflow_datasets", "tfds:tiny_random needs"),
+  ],
+)
+def test_what_is_not_installed_is_named_with_its_extra(
+  name, missing, says, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, missing, None)
+  with pytest.raises(InputError, match=rf"{says} {missing}: .*ncl_jax\[tfds\]"):
+    data.load(f"tfds:{name}")
+
+
+def test_a_download_that_fails(monkeypatch):
+  import requests
+
+  monkeypatch.setattr(network, "offline", lambda hosts: False)
 
   def fail(*args, **kwargs):
     raise requests.exceptions.ConnectionError("Failed to resolve 'example.org'")

@@ -2,12 +2,13 @@
 
 import ast
 import contextlib
+import importlib.metadata
 import io
 import pathlib
 import re
 import shutil
 import subprocess
-import sys
+import types
 
 import nbclient
 import nbformat
@@ -99,33 +100,94 @@ def test_settings_exist(notebook):
   assert set(SMALL) | set(example) <= set(config_lib.known_keys())
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_outside_a_checkout_it_clones_and_installs(
-  notebook, tmp_path, monkeypatch, gpu
+class Machine:
+  """One that has these packages; pip ends with these codes, and its calls are kept."""
+
+  def __init__(self, patch, folder, packages, answers=(0,), gpu=False):
+    self.packages, self.answers = dict(packages), list(answers)
+    self.calls, self.constraints = [], []
+    patch.chdir(folder)
+    patch.setattr(importlib.metadata, "distributions", self._distributions)
+    patch.setattr(
+      importlib.metadata, "packages_distributions", lambda: {"sys": ["a_b"]}
+    )
+    patch.setattr(subprocess, "run", self._run)
+    patch.setattr(shutil, "which", lambda name: name if gpu else None)
+
+  def _distributions(self):
+    return [types.SimpleNamespace(name=n, version=v) for n, v in self.packages.items()]
+
+  def _run(self, command, **_):
+    self.calls.append(command)
+    if "--constraint" in command:
+      text = pathlib.Path(command[-1]).read_text()
+      self.constraints.append(set(text.split()))
+    code = self.answers.pop(0)
+    if code == "replaces":
+      self.packages["a_b"], code = "9", 0
+    return subprocess.CompletedProcess(command, code, "of pip", "")
+
+
+COLAB = {
+  "numpy": "2.0.2",
+  "protobuf": "5.29.5",
+  "a_b": "1",
+  "rich": "13",
+  "jax": "0.7.2",
+}
+GPU = {"jaxlib": "0.7.2", "jax-cuda12-plugin": "0.7.2"}
+KEPT = {"numpy==2.0.2", "protobuf==5.29.5", "a-b==1"}
+
+
+@pytest.fixture
+def source(notebook):
+  return with_text(notebook, "subprocess").source
+
+
+@pytest.mark.parametrize(
+  ("packages", "gpu", "extra", "constrained"),
+  [
+    ({"jax": "0.7.2"}, False, "", {"jax==0.7.2"}),
+    (GPU, True, "", {"jax==0.7.2", "jaxlib==0.7.2", "jax-cuda12-plugin==0.7.2"}),
+    (GPU | {"jax": "0.6.9"}, True, "[cuda]", set()),
+    ({"jax": "0.10.0"}, True, "[cuda]", {"jax==0.10.0"}),
+  ],
+)
+def test_what_is_in_use_and_a_recent_jax_stay(
+  source, packages, gpu, extra, constrained, tmp_path, monkeypatch
 ):
-  calls = []
+  machine = Machine(monkeypatch, tmp_path, COLAB | packages, gpu=gpu)
+  exec(source, {"ARCHIVE": "https://x.org/n.zip"})
+  (command,) = machine.calls
+  assert f"ncl_jax{extra} @ https://x.org/n.zip" in command
+  assert machine.constraints == [KEPT | constrained]
 
-  def called(command, check):
-    calls.append(list(map(str, command)))
-    if command[0] == "git":
-      command[-1].mkdir()
 
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(sys, "path", sys.path.copy())
-  monkeypatch.setattr(subprocess, "run", called)
-  monkeypatch.setattr(shutil, "which", lambda name: name if gpu else None)
-  monkeypatch.setattr("glob.glob", lambda pattern: [])
-  source = with_text(notebook, "subprocess").source
-  with pytest.raises(SystemExit, match="set REPOSITORY"):
-    exec(source, {"REPOSITORY": ""})
-  assert calls == []
-  exec(source, {"REPOSITORY": "there"})
-  root = str(tmp_path / "ncl_jax")
-  clone, install = calls
-  assert clone == ["git", "clone", "--quiet", "there", root]
-  assert install[:4] == [sys.executable, "-m", "pip", "install"]
-  assert install[-2:] == [root, "jax[cuda12]" if gpu else "jax"]
-  assert str(pathlib.Path.cwd()) == sys.path[0] == root
+def test_an_uploaded_wheel_is_found(source, tmp_path, monkeypatch, capsys):
+  machine = Machine(monkeypatch, tmp_path, COLAB)
+  with pytest.raises(SystemExit, match="ARCHIVE"):
+    exec(source, {"ARCHIVE": ""})
+  assert machine.calls == []
+  wheel = tmp_path / "ncl_jax-0.3.0-py3-none-any.whl"
+  wheel.touch()
+  exec(source, {"ARCHIVE": ""})
+  assert f"ncl_jax @ {wheel.as_uri()}" in machine.calls[0]
+  assert "of pip" in capsys.readouterr().out
+
+
+def test_it_stops_where_the_session_must_be_restarted(source, tmp_path, monkeypatch):
+  machine = Machine(monkeypatch, tmp_path, COLAB, answers=(1, "replaces", 1, 1))
+  with pytest.raises(SystemExit, match="Restart the session.* a-b "):
+    exec(source, {"ARCHIVE": "n.whl"})
+  assert "--constraint" not in machine.calls[1]
+  with pytest.raises(SystemExit, match="could not install"):
+    exec(source, {"ARCHIVE": "n.whl"})
+
+
+def test_an_installed_package_is_left_alone(source, tmp_path, monkeypatch):
+  machine = Machine(monkeypatch, tmp_path, {"ncl_jax": "0.3.0"})
+  exec(source, {"ARCHIVE": "n.whl"})
+  assert machine.calls == []
 
 
 def test_only_the_loss_of_cl_is_blind_to_rotations(notebook):

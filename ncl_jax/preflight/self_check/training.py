@@ -50,7 +50,8 @@ def _no_edges() -> Iterator[float]:
   function takes ReLU's place.
   """
   if jax.default_backend() == "cpu":
-    with jax.enable_x64(True):
+    place = jax if hasattr(jax, "enable_x64") else jax.experimental  # JAX 0.7
+    with place.enable_x64(True):
       yield EXACT
     return
   # The layers look it up by this name when they are traced.

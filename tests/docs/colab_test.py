@@ -1,0 +1,76 @@
+"""The notebook on a machine like Colab's: pinned packages, no checkout."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import nbformat
+import pytest
+from notebook_test import FILE, ROOT, SMALL, with_text
+
+# What Colab had in November 2026, as far as it matters here.
+PINS = {
+  "jax": "0.7.2",
+  "jaxlib": "0.7.2",
+  "matplotlib": "3.10.0",
+  "numba": "0.60.0",
+  "numpy": "2.0.2",
+  "pandas": "2.2.2",
+  "protobuf": "5.29.5",
+  "scikit-learn": "1.6.1",
+  "scipy": "1.16.3",
+}
+
+
+def python_3_12():
+  """Colab's Python where it is installed, else that of the tests."""
+  pyenv = pathlib.Path.home().glob(".pyenv/versions/3.12*/bin/python")
+  for python in (shutil.which("python3.12"), *pyenv):
+    test = [python, "-c", "import ensurepip, venv"]
+    if python and subprocess.run(test, capture_output=True).returncode == 0:
+      return python
+  return sys.executable
+
+
+@pytest.mark.slow
+def test_it_runs_from_an_uploaded_archive(tmp_path):
+  subprocess.run([python_3_12(), "-m", "venv", tmp_path / "venv"], check=True)
+  python = tmp_path / "venv" / "bin" / "python"
+  pins = [f"{name}=={version}" for name, version in PINS.items()]
+  pip = [python, "-m", "pip"]
+  subprocess.run([*pip, "install", "--quiet", "ipython", *pins], check=True)
+
+  listed = subprocess.run(
+    ["git", "ls-files", "-co", "--exclude-standard"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  place = tmp_path / "content"
+  place.mkdir()
+  with zipfile.ZipFile(place / "ncl_jax-main.zip", "w") as archive:
+    for file in listed.stdout.splitlines():
+      if file.startswith(("ncl_jax/", "launch/", "configs/")) or "/" not in file:
+        archive.write(ROOT / file, f"ncl_jax-main/{file}")
+
+  notebook = nbformat.read(FILE, as_version=4)
+  index = notebook.cells.index(with_text(notebook, "CHANGES = {}"))
+  loaded = "import matplotlib.pyplot, numba, numpy, pandas, sklearn\n"
+  first = nbformat.v4.new_code_cell(f"{loaded}CHANGES = {SMALL}\nWORKDIR = 'run'")
+  notebook.cells.insert(index + 1, first)
+  nbformat.write(notebook, place / "notebook.ipynb")
+  done = subprocess.run(
+    [python, "-m", "IPython", "--colors=NoColor", "notebook.ipynb"],
+    cwd=place,
+    env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "MPLBACKEND": "agg"},
+    capture_output=True,
+    text=True,
+  )
+  assert (place / "run/report/index.html").is_file(), done.stdout + done.stderr
+  found = subprocess.run([*pip, "list", "--format=json"], capture_output=True)
+  versions = {row["name"].lower(): row["version"] for row in json.loads(found.stdout)}
+  assert {name: versions[name] for name in PINS} == PINS
