@@ -158,7 +158,7 @@ def agreement(
   shares = _variance_shares(train_a)
   rotated, level = _rotated((a, one), (train_b, test_b), shares, signed, seed)
   found = _weighted(train, test, shares, _variance_shares(train_b))
-  chance, lucky = _shuffled((a, one), (b, other), signed, seed)
+  chance, on_test_chance = _shuffled((a, one), (b, other), signed, seed)
   return {
     # 0 / 0 where the rotated axes agree as well as the same: of a single direction.
     "alignment": float((found - level) / (1 - level)) if level < 1 - 1e-6 else np.nan,
@@ -166,7 +166,7 @@ def agreement(
     "correlation_chance": chance,
     "correlation_rotated": rotated,
     "correlation_matched_on_test": _matched(test, test),
-    "correlation_matched_on_test_chance": lucky,
+    "correlation_matched_on_test_chance": on_test_chance,
     "matched": int(min(live_a.sum(), live_b.sum())),
     "active_dimensions": int(live_a.sum()),
     "other_active_dimensions": int(live_b.sum()),

@@ -184,10 +184,10 @@ def statistics(
         for batch in half
       ]
     )
-    lucky = np.mean([metrics.sepin_at(half, k) for half in mean])
+    in_sample = np.mean([metrics.sepin_at(half, k) for half in mean])
     values[f"sepin@{name}"] = float(honest.mean())
     values[f"sepin@{name}_std"] = float(honest.std(ddof=1))
-    values[f"sepin@{name}_in_sample"] = float(lucky)
+    values[f"sepin@{name}_in_sample"] = float(in_sample)
   return values
 
 

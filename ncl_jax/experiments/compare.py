@@ -50,7 +50,7 @@ def compare(
     evaluators: of `registry.registered`, those that need two runs if there are several
       seeds; None for all that data and seeds allow.
     controls: names of `controls.CONTROLS`, which need no training ("default" and "all"
-      stand for several), and of `TRAINED`, two more trainings a seed: CL with an L1
+      stand for several), and of `TRAINED`, two more runs per seed: CL with an L1
       penalty, and CL at the width of NCL's active dimensions. The untrained network is
       always among them.
     control_evaluators: of `evaluators`, those that controls without training are given;

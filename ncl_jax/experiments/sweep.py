@@ -1,4 +1,4 @@
-"""A grid of trainings, one after the other, each evaluated; one table, one figure."""
+"""A grid of runs, one after the other, each evaluated; one table and one figure."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ METHOD = "method"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-  """One training of a grid.
+  """One run of a grid.
 
   Attributes:
     settings: field -> value, those of the grid.
@@ -88,7 +88,7 @@ def trials(
       `config` was made from. Needed for "method".
 
   Raises:
-    InputError: for unknown fields, or values that no training could take.
+    InputError: for unknown fields, or values that no run could take.
   """
   made = []
   for values in itertools.product(*grid.values()):
