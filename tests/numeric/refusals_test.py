@@ -102,7 +102,7 @@ def test_other_arguments_are_refused_by_name():
       with pytest.raises(InputError, match="^images "):
         make(wrong)
   with pytest.raises(InputError, match="^n = -1"):
-    augment.draws(numerics.key(0), -1)
+    augment.view_parameters(numerics.key(0), -1)
   with pytest.raises(InputError, match="^u has"):
     augment.random_boxes(np.zeros(21), 4, 4, scale=(1, 1), ratio=(1, 1))
   with pytest.raises(InputError, match="^boxes have"):
