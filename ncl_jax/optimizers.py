@@ -60,11 +60,10 @@ def warmup_cosine(
 
   Reference: the schedule of the released code (lightning-bolts), per step.
   """
-  checks.positive("base", base)
+  base = checks.positive("base", base)
   checks.whole("total_steps", total_steps, 1)
   checks.whole("warmup_steps", warmup_steps, 0, total_steps)
-  if start < 0 or end < 0:
-    raise InputError(f"start = {start!r}, end = {end!r}: neither may be below 0")
+  start, end = checks.number("start", start, 0), checks.number("end", end, 0)
 
   def schedule(step: jax.typing.ArrayLike) -> jax.Array:
     step = jnp.asarray(step, float)
@@ -98,8 +97,8 @@ def step_decay(
   >>> [round(float(schedule(t)), 3) for t in range(4)]
   [1.0, 1.0, 0.1, 0.01]
   """
-  checks.positive("base", base)
-  checks.positive("factor", factor)
+  base = checks.positive("base", base)
+  factor = checks.positive("factor", factor)
   for milestone in milestones:
     checks.whole("milestone", milestone, 0)
 
@@ -156,11 +155,10 @@ def lars(
   References: You et al. 2017 (arXiv:1708.03888); clip and the zero-norm rule as in the
   released code.
   """
-  checks.positive("trust_coefficient", trust_coefficient)
-  if weight_decay < 0:
-    raise InputError(f"weight_decay = {weight_decay!r}: it must not be below 0")
-  if not 0 <= momentum < 1:
-    raise InputError(f"momentum = {momentum!r}: it must be at least 0 and below 1")
+  learning_rate, weight_decay, momentum = _settings(
+    learning_rate, weight_decay, momentum
+  )
+  trust_coefficient = checks.positive("trust_coefficient", trust_coefficient)
 
   def init(params: Any) -> LarsState:
     return LarsState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
@@ -190,6 +188,18 @@ def lars(
   return optax.GradientTransformation(init, update)
 
 
+def _settings(
+  learning_rate: float | optax.Schedule, weight_decay: float, momentum: float = 0
+) -> tuple[float | optax.Schedule, float, float]:
+  """The settings as Python's numbers, or an InputError; a schedule as it is."""
+  if not callable(learning_rate):
+    learning_rate = checks.number("learning_rate", learning_rate, 0)
+  momentum = checks.number("momentum", momentum, 0, 1)
+  if momentum == 1:
+    raise InputError("momentum = 1.0: it must be below 1")
+  return learning_rate, checks.number("weight_decay", weight_decay, 0), momentum
+
+
 def _norm(a: jax.Array) -> jax.Array:
   # Same as `jnp.linalg.norm`, which takes three times as long to trace.
   return jnp.sqrt(jnp.sum(a * a))
@@ -210,7 +220,13 @@ def sgd(
 
   Returns:
     An optax transformation.
+
+  Raises:
+    InputError: a value out of range.
   """
+  learning_rate, weight_decay, momentum = _settings(
+    learning_rate, weight_decay, momentum
+  )
   decay = optax.add_decayed_weights(weight_decay, mask=decay_mask)
   return optax.chain(decay, optax.sgd(learning_rate, momentum))
 
@@ -227,8 +243,12 @@ def adamw(
   Returns:
     An optax transformation.
 
+  Raises:
+    InputError: a value out of range.
+
   Reference: Loshchilov & Hutter 2019 (arXiv:1711.05101).
   """
+  learning_rate, weight_decay, _ = _settings(learning_rate, weight_decay)
   return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decay_mask)
 
 
@@ -294,8 +314,12 @@ def layerwise(
     depths: ints, a tree like the parameters or a prefix of it.
     decay: in (0, 1]; 1 makes one transformation for all.
 
+  Raises:
+    InputError: a decay out of range.
+
   Reference: layer-wise learning-rate decay, Clark et al. 2020 (arXiv:2003.10555).
   """
+  decay = checks.positive("decay", checks.number("decay", decay, high=1))
   if decay == 1:
     return make(1.0)
   found = sorted(set(jax.tree.leaves(depths)))

@@ -1,5 +1,6 @@
 """Eight simulated devices and strict shapes for every test."""
 
+import gc
 import os
 import pathlib
 
@@ -24,6 +25,14 @@ if not hasattr(jax, "enable_x64"):  # JAX 0.7
 jax.config.update("jax_num_cpu_devices", 8)
 compile_cache.set_up()
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+  """Compiled programs end with their module: kept, they fill gigabytes."""
+  yield
+  jax.clear_caches()
+  gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.numerics import at_least_float32
+from ncl_jax import checks
+from ncl_jax.augment import given
+from ncl_jax.numerics import on_any_mesh
 
 
 def box_weights(radius: jax.Array, largest: float) -> jax.Array:
@@ -37,6 +39,7 @@ def box_weights(radius: jax.Array, largest: float) -> jax.Array:
   return jnp.clip(r + 1 - distance, 0, 1) / (2 * r + 1)
 
 
+@on_any_mesh(rows="images")
 def gaussian_blur(images: jax.Array, radius: jax.Array, largest: float) -> jax.Array:
   """Blurs each image by its own radius, with three boxes along each axis.
 
@@ -50,13 +53,17 @@ def gaussian_blur(images: jax.Array, radius: jax.Array, largest: float) -> jax.A
   Returns:
     [N, H, W, C], float32 or float64.
 
+  Raises:
+    InputError: another shape or type.
+
   >>> row = jnp.array([0.0, 0.0, 1.0, 0.0, 0.0]).reshape(1, 1, 5, 1)
   >>> gaussian_blur(row, jnp.array([0.5]), 0.5).ravel().round(3).tolist()
   [0.005000000353902578, 0.10500000417232513, 0.7800000309944153, \
 0.10500000417232513, 0.005000000353902578]
   """
-  images = at_least_float32(images)
-  radius = jnp.minimum(radius.astype(images.dtype), largest)
+  images = given.images(images)
+  largest = checks.number("largest", largest, 0)
+  radius = jnp.minimum(given.per_image("radius", radius, images), largest)
   weights = box_weights(radius, largest)[:, :, None, None, None]
   for axis in (1, 2):
     for _ in range(3):

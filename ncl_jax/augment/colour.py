@@ -5,10 +5,13 @@ import math
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.numerics import at_least_float32
+from ncl_jax import checks
+from ncl_jax.augment import given
+from ncl_jax.errors import InputError
 
 # torchvision's weights of R, G and B in the luminance (ITU-R BT.601, truncated).
 _LUMINANCE = (0.2989, 0.587, 0.114)
+_AMOUNTS = ("brightness", "contrast", "saturation", "hue")
 
 
 def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
@@ -16,10 +19,14 @@ def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
 
   `images` are [N, H, W, C] in [0, 1]; `factor` is [N], at least 0.
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255.
+
   >>> brightness(jnp.full((1, 1, 1, 1), 0.25), jnp.array([2.0])).item()
   0.5
   """
-  return _blend(images, 0.0, factor)
+  images = given.images(images, unit=True)
+  return _blend(images, 0.0, given.per_image("factor", factor, images))
 
 
 def contrast(images: jax.Array, factor: jax.Array) -> jax.Array:
@@ -28,10 +35,16 @@ def contrast(images: jax.Array, factor: jax.Array) -> jax.Array:
   `m` is the mean luminance of the image. `images` are [N, H, W, C] in [0, 1]; `factor`
   is [N], at least 0.
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255, or other than 1
+      or 3 channels.
+
   >>> images = jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)
   >>> contrast(images, jnp.array([0.5])).ravel().tolist()
   [0.375, 0.625]
   """
+  images = given.images(images, unit=True, coloured=True)
+  factor = given.per_image("factor", factor, images)
   return _blend(images, _mean_luminance(images), factor)
 
 
@@ -41,10 +54,16 @@ def saturation(images: jax.Array, factor: jax.Array) -> jax.Array:
   `images` are [N, H, W, C] in [0, 1] and unchanged if C is 1; `factor` is [N], at least
   0.
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255, or other than 1
+      or 3 channels.
+
   >>> images = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
   >>> saturation(images, jnp.array([0.0])).ravel().round(3).tolist()
   [0.5870000123977661, 0.5870000123977661, 0.5870000123977661]
   """
+  images = given.images(images, unit=True, coloured=True)
+  factor = given.per_image("factor", factor, images)
   if images.shape[-1] == 1:
     return images
   return _blend(images, _luminance(images), factor)
@@ -60,12 +79,23 @@ def hue(images: jax.Array, shift: jax.Array) -> jax.Array:
   `images` are [N, H, W, C] in [0, 1] and unchanged if C is 1; `shift` is [N], in turns
   of the colour circle.
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255, or other than 1
+      or 3 channels.
+
   >>> red = jnp.array([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
   >>> hue(red, jnp.array([0.5])).ravel().tolist()
   [0.0, 1.0, 1.0]
   """
+  images = given.images(images, unit=True, coloured=True)
+  shift = given.per_image("shift", shift, images)
   if images.shape[-1] == 1:
     return images
+  return _turned(images, shift)
+
+
+def _turned(images: jax.Array, shift: jax.Array) -> jax.Array:
+  """`hue` of [N, H, W, 3]."""
   red, green, blue = images[..., 0:1], images[..., 1:2], images[..., 2:3]
   value = jnp.maximum(jnp.maximum(red, green), blue)
   chroma = value - jnp.minimum(jnp.minimum(red, green), blue)
@@ -97,12 +127,26 @@ def color_jitter(
   Returns:
     [N, H, W, C] in [0, 1].
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255, or other than 1
+      or 3 channels.
+
   >>> x = jnp.full((1, 1, 1, 1), 0.75)
   >>> half = jnp.array([0.5])
   >>> amounts = {"brightness": 4 * half, "contrast": half}
   >>> color_jitter(x, jnp.array([[0, 1]]), amounts).item()
   1.0
   """
+  images = given.images(images, unit=True, coloured=True)
+  for name in amounts:
+    checks.choice("amounts", name, _AMOUNTS)
+  amounts = {name: given.per_image(name, x, images) for name, x in amounts.items()}
+  shape = checks.real("order", order)
+  if shape != (len(images), len(amounts)):
+    raise InputError(
+      f"order has shape {list(shape)}: it must be [{len(images)}, {len(amounts)}], one "
+      "entry for each image and operation"
+    )
   references = {
     "brightness": lambda x: jnp.zeros((1, 1, 1, 1), x.dtype),
     "contrast": _mean_luminance,
@@ -123,10 +167,11 @@ def color_jitter(
       return blended, None
     # From x, not from `blended`: XLA would recompute the chain for each use.
     is_hue = _per_image(operation == list(amounts).index("hue"), x)
-    return jnp.where(is_hue, hue(x, amounts["hue"]), blended), None
+    turned = _turned(x, amounts["hue"]) if x.shape[-1] == 3 else x
+    return jnp.where(is_hue, turned, blended), None
 
   # A loop, because unrolled turns fuse into code that is 20 times slower on CPU.
-  return jax.lax.scan(turn, images, order.T)[0]
+  return jax.lax.scan(turn, images, jnp.asarray(order).T)[0]
 
 
 def grayscale(images: jax.Array) -> jax.Array:
@@ -134,19 +179,27 @@ def grayscale(images: jax.Array) -> jax.Array:
 
   `images` are [N, H, W, C] and unchanged if C is 1.
 
+  Raises:
+    InputError: another shape or type, or other than 1 or 3 channels.
+
   >>> green = jnp.array([0.0, 1.0, 0.0]).reshape(1, 1, 1, 3)
   >>> grayscale(green).ravel().round(3).tolist()
   [0.5870000123977661, 0.5870000123977661, 0.5870000123977661]
   """
+  images = given.images(images, coloured=True)
   return jnp.broadcast_to(_luminance(images), images.shape)
 
 
 def solarize(images: jax.Array) -> jax.Array:
   """Inverts bright pixels of images in [0, 1]: `1 - x` where `x >= 1/2`.
 
+  Raises:
+    InputError: another shape or type, such as levels of 0 to 255.
+
   >>> solarize(jnp.array([0.25, 0.75]).reshape(1, 1, 2, 1)).ravel().tolist()
   [0.25, 0.25]
   """
+  images = given.images(images, unit=True)
   return jnp.where(images >= 0.5, 1 - images, images)
 
 
@@ -155,10 +208,18 @@ def normalize(
 ) -> jax.Array:
   """`(x - mean) / std`, channel by channel, in float32 or float64.
 
+  Raises:
+    InputError: another shape or type.
+
   >>> normalize(jnp.full((1, 1, 1, 1), 0.75), (0.5,), (0.25,)).item()
   1.0
   """
-  images = at_least_float32(images)
+  images = given.images(images)
+  if not len(mean) == len(std) == images.shape[-1]:
+    raise InputError(
+      f"images have {images.shape[-1]} channels, mean {len(mean)} and std {len(std)}: "
+      "they must be as many"
+    )
   means = jnp.array(mean, images.dtype)[None, None, None, :]
   return (images - means) / jnp.array(std, images.dtype)[None, None, None, :]
 

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.numerics import at_least_float32
+from ncl_jax import checks
+from ncl_jax.augment import given
+from ncl_jax.errors import InputError
 
 _TRIES = 10  # as in torchvision's RandomResizedCrop
 BOX_PARAMETERS = 2 * _TRIES + 2  # area and aspect of each try, then the position
@@ -37,12 +39,19 @@ def random_boxes(
   Returns:
     int32 [..., 4]: top, left, height, width.
 
+  Raises:
+    InputError: another shape or type.
+
   Reference: torchvision's RandomResizedCrop, the same in distribution.
 
   >>> u = jnp.full((1, 22), 0.5)
   >>> random_boxes(u, 8, 8, scale=(0.25, 0.25), ratio=(1.0, 1.0)).tolist()
   [[2, 2, 4, 4]]
   """
+  shape = checks.real("u", u)
+  if shape[-1:] != (BOX_PARAMETERS,):
+    raise InputError(f"u has shape {list(shape)}: it must be [.., {BOX_PARAMETERS}]")
+  u = jnp.asarray(u)
   area = height * width * (scale[0] + (scale[1] - scale[0]) * u[..., :_TRIES])
   low, high = math.log(ratio[0]), math.log(ratio[1])
   aspect = jnp.exp(low + (high - low) * u[..., _TRIES : 2 * _TRIES])
@@ -256,11 +265,21 @@ def resized_crop(images: jax.Array, boxes: jax.Array, size: int) -> jax.Array:
   Returns:
     [N, size, size, C], float32 or float64.
 
+  Raises:
+    InputError: another shape or type.
+
   >>> image = jnp.arange(16.0).reshape(1, 4, 4, 1)
   >>> resized_crop(image, jnp.array([[1, 1, 2, 2]]), 2)[0, :, :, 0].tolist()
   [[5.0, 6.0], [9.0, 10.0]]
   """
-  images = at_least_float32(images)
+  images = given.images(images)
+  shape = checks.real("boxes", boxes)
+  if shape != (len(images), 4):
+    raise InputError(
+      f"boxes have shape {list(shape)}: they must be [{len(images)}, 4], one for each "
+      "image"
+    )
+  boxes = jnp.asarray(boxes)
   _, height, width, _ = images.shape
   rows, columns = crop_matrices(boxes, height, width, size, images.dtype)
   return apply_separable(images, rows[:, None], columns[:, None])[:, 0]
@@ -269,7 +288,13 @@ def resized_crop(images: jax.Array, boxes: jax.Array, size: int) -> jax.Array:
 def horizontal_flip(images: jax.Array) -> jax.Array:
   """Flips images [N, H, W, C] left to right.
 
+  Raises:
+    InputError: another shape or type.
+
   >>> horizontal_flip(jnp.array([[[[1], [2]]]])).ravel().tolist()
   [2, 1]
   """
-  return images[:, :, ::-1, :]
+  shape = checks.real("images", images)
+  if len(shape) != 4:
+    raise InputError(f"images have shape {list(shape)}: they must be [N, H, W, C]")
+  return jnp.asarray(images)[:, :, ::-1, :]

@@ -6,7 +6,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ncl_jax import checks
 from ncl_jax.augment.blur import gaussian_blur
 from ncl_jax.augment.colour import color_jitter, grayscale, normalize, solarize
 from ncl_jax.augment.config import AugmentConfig
@@ -79,7 +81,8 @@ def make_views(
   >>> make_views(u, jnp.zeros((3, 8, 8, 1), jnp.uint8), config).shape
   (3, 2, 4, 4, 1)
   """
-  if images.ndim == 5 and u["crop"].shape[:2] == images.shape[:2]:
+  checks.real("images", images)
+  if np.ndim(images) == 5 and u["crop"].shape[:2] == images.shape[:2]:
     n, views = images.shape[:2]
     u = {step: value.reshape(n * views, 1, -1) for step, value in u.items()}
     x = make_views(u, images.reshape(n * views, *images.shape[2:]), config)
@@ -234,9 +237,14 @@ def view_parameters(
   Returns:
     For each step float32 [n, views, numbers of the step], uniform on [0, 1).
 
+  Raises:
+    InputError: a negative number, or no view.
+
   >>> view_parameters(jax.random.key(0), 3)["blur"].shape
   (3, 2, 2)
   """
+  checks.whole("n", n, 0)
+  checks.whole("views", views, 1)
   # One call, because each takes XLA:CPU a second to compile.
   shape = (n, views, sum(_COUNTS.values()))
   u = jax.random.uniform(key, shape, jnp.float32)
@@ -268,10 +276,12 @@ def _to_unit(images: jax.Array) -> jax.Array:
 def _check(images: jax.Array, config: AugmentConfig) -> tuple[int, int, int, int]:
   """The shape of the images, or an InputError."""
   channels = len(config.mean)
-  if images.dtype != jnp.uint8 or images.ndim != 4 or images.shape[-1] != channels:
+  shape = checks.real("images", images)
+  dtype = checks.array("images", images).dtype
+  if dtype != jnp.uint8 or len(shape) != 4 or shape[3] != channels or 0 in shape[1:]:
     raise InputError(
-      f"images are {images.dtype} {list(images.shape)}; allowed: uint8 "
-      f"[N, H, W, {channels}], as many channels as augmentation mean = {config.mean}"
+      f"images are {dtype} {list(shape)}; allowed: uint8 [N, H, W, {channels}], as "
+      f"many channels as augmentation mean = {config.mean}"
     )
-  n, height, width, _ = images.shape
+  n, height, width, _ = shape
   return n, height, width, channels

@@ -5,15 +5,15 @@ from ncl_jax.checks.arguments import (
   choice,
   features,
   finite,
-  identities,
-  labels,
   mask,
+  number,
   pixels,
   positive,
   real,
   same_width,
   whole,
 )
+from ncl_jax.checks.labels import identities, labels
 
 __all__ = [
   "array",
@@ -23,6 +23,7 @@ __all__ = [
   "identities",
   "labels",
   "mask",
+  "number",
   "pixels",
   "positive",
   "real",

@@ -46,15 +46,17 @@ class InvertedIndex:
     """Builds the lists from sparse non-negative codes [N, D].
 
     Raises:
-      InputError: a dense array, another shape, or an entry that is NaN or infinite.
+      InputError: a dense array, another shape or type, or an entry that is NaN or
+        infinite.
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
     # Rows are dimensions, and each row is a list of items.
     if codes.ndim != 2:
       raise InputError(f"codes have shape {list(codes.shape)}: they must be [N, D]")
+    checks.real("codes.data", codes.data)
     self._lists = scipy.sparse.csr_array(_wide(codes).T)
-    checks.finite("the lists of codes", self._lists.data)
+    checks.finite("codes.data", self._lists.data)
     self.items = codes.shape[0]
 
   def nearest(self, queries: scipy.sparse.spmatrix, k: int) -> np.ndarray:
@@ -65,7 +67,7 @@ class InvertedIndex:
       dimension with the query; all others are equally near.
 
     Raises:
-      InputError: another k or width, or an entry that is NaN or infinite.
+      InputError: another k, width or type, or an entry that is NaN or infinite.
     """
     checks.whole("k", k, 1, self.items)
     if not scipy.sparse.issparse(queries) or queries.ndim != 2:
@@ -74,8 +76,9 @@ class InvertedIndex:
         "[M, D]; one row is scipy.sparse.csr_array(codes[[i]])"
       )
     checks.same_width("queries", queries, "codes", self._lists.T)
+    checks.real("queries.data", queries.data)
     queries = scipy.sparse.csr_array(_wide(queries))
-    checks.finite("the entries of queries", queries.data)
+    checks.finite("queries.data", queries.data)
     found = np.full((queries.shape[0], k), -1, np.int64)
     size = max(1, _HELD // self.items)
     for start in range(0, len(found), size):
@@ -94,11 +97,19 @@ class InvertedIndex:
 def recall(found: np.ndarray, true: np.ndarray) -> float:
   """Mean share of the true neighbours [M, k] that were found [M, k]; -1 = none.
 
+  Raises:
+    InputError: different or empty shapes, or other than integers.
+
   >>> recall(np.array([[1, 2], [5, -1]]), np.array([[2, 3], [5, 6]]))
   0.5
   """
-  if found.shape != true.shape:
-    raise InputError(f"found {found.shape} and true {true.shape}: the same shape")
+  found, true = checks.array("found", found), checks.array("true", true)
+  whole = all(np.issubdtype(x.dtype, np.integer) for x in (found, true))
+  if not whole or found.shape != true.shape or found.ndim != 2 or not found.size:
+    raise InputError(
+      f"found is {found.dtype}{list(found.shape)} and true {true.dtype}"
+      f"{list(true.shape)}: both must be integers [M, k] of the same shape, not empty"
+    )
   hits = [len(np.intersect1d(a, b)) for a, b in zip(found, true, strict=True)]
   return float(np.mean(hits) / true.shape[1])
 

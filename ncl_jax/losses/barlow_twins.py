@@ -38,7 +38,7 @@ def barlow_twins(
     [] float32 (float64 if the features are); D if all dimensions are constant.
 
   Raises:
-    InputError: other shapes or precision.
+    InputError: other shapes or precision, or a weight below 0.
 
   Source: Zbontar et al. 2021 (arXiv:2103.03230), Eq. 1 and 2; lambda = 5e-3 there,
   0.0051 in the released code.
@@ -48,6 +48,7 @@ def barlow_twins(
   1.0
   """
   check_pairs(za, zb)
+  off_diagonal = checks.number("off_diagonal", off_diagonal, 0)
   checks.choice("precision", precision, PRECISIONS)
   a, b = _standardised(za), _standardised(zb)
   c = product(a.T, b, precision) / a.shape[0]

@@ -44,7 +44,7 @@ def clip(
   [0.31 0.31]
   """
   check_pairs(za, zb)
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   a, b = l2_normalize(za), l2_normalize(zb)
   positive = rounded(a, precision) * rounded(b, precision)

@@ -34,7 +34,7 @@ def scores(
   >>> scores(jnp.array([[1.0, 2.0]]), jnp.eye(2), scale=3.0).tolist()
   [[3.0, 6.0]]
   """
-  checks.positive("scale", scale)
+  scale = checks.positive("scale", scale)
   f_shape, w_shape = (
     checks.real("features", features),
     checks.real("prototypes", prototypes),
@@ -58,7 +58,7 @@ def scores(
     raise InputError(
       f"bias has shape {list(jnp.shape(bias))}: it must be [K], K = {w_shape[0]}"
     )
-  return out + jnp.asarray(bias)[None]
+  return out + jnp.asarray(bias, out.dtype)[None]
 
 
 @on_any_mesh(rows="features")
@@ -104,6 +104,7 @@ def cross_entropy(
   >>> print(cross_entropy(f, jax.nn.relu(w), jnp.array([0]))[0].round(2))  # log 2
   0.69
   """
+  label_smoothing = checks.number("label_smoothing", label_smoothing)
   if not 0 <= label_smoothing < 1:
     raise InputError(f"label_smoothing = {label_smoothing!r}: allowed is [0, 1)")
   s = scores(features, prototypes, bias=bias, scale=scale)
@@ -120,6 +121,7 @@ def _target(labels: jax.typing.ArrayLike, n: int, classes: int) -> jax.Array:
   """The target weights [N, K]."""
   shape = checks.array("labels", labels).shape
   if shape == (n, classes):
+    checks.real("labels", labels)
     return jnp.asarray(labels)
   if len(shape) != 1:
     raise InputError(

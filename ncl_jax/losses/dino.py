@@ -50,8 +50,8 @@ def dino(
   """
   check_views(student, "student")
   check_same_shape("student", student, "teacher", teacher)
-  checks.positive("student_temperature", student_temperature)
-  checks.positive("teacher_temperature", teacher_temperature)
+  student_temperature = checks.positive("student_temperature", student_temperature)
+  teacher_temperature = checks.positive("teacher_temperature", teacher_temperature)
   _check_centre(centre, teacher)
   s, t = at_least_float32(student), at_least_float32(teacher)
   t = (t - jnp.asarray(centre, t.dtype)[None, None]) / teacher_temperature
@@ -75,13 +75,14 @@ def dino_centre(
     [K]; the mean covers the whole batch on any number of devices.
 
   Raises:
-    InputError: other shapes.
+    InputError: other shapes, or another momentum.
 
   Source: Caron et al. 2021 (arXiv:2104.14294), Eq. 4.
 
   >>> print(dino_centre(jnp.zeros(2), jnp.array([[[1.0, 3.0], [3.0, 5.0]]]), 0.5))
   [1. 2.]
   """
+  momentum = checks.number("momentum", momentum, 0, 1)
   check_views(teacher, "teacher")
   _check_centre(centre, teacher)
   t = at_least_float32(teacher)

@@ -55,7 +55,7 @@ def moco_v3(
   """
   check_views(queries, "queries")
   check_same_shape("queries", queries, "keys", keys)
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   q, k = l2_normalize(queries), jax.lax.stop_gradient(l2_normalize(keys))
 

@@ -72,7 +72,7 @@ def nt_xent(
     return (jax.nn.logsumexp(s, axis=1) - positive).reshape(-1, 2)
 
   check_views(z)
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   z = jnp.asarray(z).reshape(-1, jnp.shape(z)[2])
   if block_size is not None:
     checks.whole("block_size", block_size, 2)

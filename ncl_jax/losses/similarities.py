@@ -74,7 +74,7 @@ def all_pairs(
     InputError: another shape, or a temperature that is not a finite number above 0.
   """
   check_views(z)
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   f = l2_normalize(z).reshape(-1, jnp.shape(z)[2])
   s = product(f, f.T, precision) / temperature
   # Masks instead of indexing, so that each device keeps its rows of `s`.

@@ -47,7 +47,7 @@ def sup_con(
    [1.2 1.2]]
   """
   check_views(z)
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   f = l2_normalize(z).reshape(-1, jnp.shape(z)[2])
   label_of = _row_labels(z, labels)

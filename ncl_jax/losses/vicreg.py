@@ -53,6 +53,9 @@ def vicreg(
   0.0 49.5
   """
   check_pairs(za, zb)
+  invariance = checks.number("invariance", invariance)
+  variance = checks.number("variance", variance)
+  covariance = checks.number("covariance", covariance)
   checks.choice("precision", precision, PRECISIONS)
   a, b = at_least_float32(za), at_least_float32(zb)
   if len(a) < 2:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ncl_jax import checks
+from ncl_jax.errors import InputError
 from ncl_jax.metrics.consistency import activated
 from ncl_jax.metrics.rows import counted, labelled, nan_unless
 from ncl_jax.numerics import (
@@ -173,14 +175,14 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
     infinity in a labelled row.
 
   Raises:
-    InputError: wrong shape, labels or number of classes.
+    InputError: wrong shape, labels, counts or number of classes.
 
   >>> f = jnp.array([[3.0], [2.0], [1.0], [0.0]])
   >>> purity_at(f, jnp.array([0, 0, 1, 1]), 2, jnp.array([1, 4])).tolist()
   [[1.0, 0.5]]
   """
   f, valid, onehot = labelled(f, labels, num_classes)
-  counts = jnp.asarray(counts)
+  counts = _numbers_of_rows(counts, len(f))
   onehot = jnp.where(valid[:, None], onehot, 0)
   rows = jnp.sum(valid)
 
@@ -241,6 +243,7 @@ def consistency_at_matched_rates(
   >>> [float(x) for x in consistency_at_matched_rates(f, other, y, 2, minimum=2)]
   [1.0, 0.5]
   """
+  threshold = checks.number("threshold", threshold)
   f, valid, onehot = labelled(f, labels, num_classes)
   on = (f > threshold) & valid[:, None]
   active = jnp.sum(on, axis=0, dtype=jnp.int32)
@@ -295,6 +298,18 @@ def axis_gain(
   ]
   rotated = jnp.mean(jnp.stack([jnp.asarray(value) for value in values]))
   return jnp.asarray(measure(f)) - rotated, rotated
+
+
+def _numbers_of_rows(counts: Array, rows: int) -> jax.Array:
+  """`counts` as int32; what lies beyond all rows stays beyond them."""
+  counts = checks.array("counts", counts)
+  if counts.ndim != 1 or not jnp.issubdtype(counts.dtype, jnp.integer):
+    raise InputError(
+      f"counts are {counts.dtype}{list(counts.shape)}: they must be integers [M]"
+    )
+  if counts.dtype.itemsize == 8:
+    counts = counts.clip(0, rows + 1)  # before the cast, which wraps
+  return jnp.asarray(counts.astype(np.int32))
 
 
 def _rotation(key: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:

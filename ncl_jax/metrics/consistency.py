@@ -171,7 +171,7 @@ def activated(
   >>> activated(jnp.array([[3.0], [1.0], [0.0], [0.0]]), budget=0.75).T.tolist()
   [[1.0, 1.0, 0.5, 0.5]]
   """
-  checks.positive("budget", budget)
+  budget = checks.positive("budget", budget)
   if budget > 1:
     raise InputError(f"budget = {budget!r}: it must be at most 1")
   f, valid = counted(f, where)
@@ -196,6 +196,7 @@ def activated(
 def _active_counts(f, labels, num_classes, rule, threshold, where):
   """[D, K] active samples of each class; [D] whether the dimension is finite."""
   checks.choice("rule", rule, RULES)
+  threshold = checks.number("threshold", threshold)
   f, valid, onehot = labelled(f, labels, num_classes, where)
   on = jnp.abs(f) > threshold if rule == "abs" else f > 0
   return _count(on & valid[:, None], onehot), jnp.all(jnp.isfinite(f), axis=0)

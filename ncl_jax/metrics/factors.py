@@ -123,7 +123,7 @@ def explicitness(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> float:
     1 if all values can be read, about 0 by chance; NaN if no value can be scored.
 
   Raises:
-    InputError: wrong shape or dtype.
+    InputError: wrong shape or dtype, or fewer than 2 rows.
 
   Source: Ridgeway and Mozer 2018 (arXiv:1802.05312), Section 3.
   """
@@ -163,7 +163,7 @@ def sap(f: np.ndarray, factors: np.ndarray, seed: int = 0, bins: int = BINS) -> 
     0 to 1 - 1 / values, averaged over factors; NaN if all factors are constant.
 
   Raises:
-    InputError: as `mutual_information`.
+    InputError: as `mutual_information`, or fewer than 2 rows.
 
   Source: Kumar et al. 2018 (arXiv:1711.00848), Section 3.
   """
@@ -200,7 +200,7 @@ def importances(
     samples, where columns sum to 1 (or 0 if no tree branches); accuracy on the other.
 
   Raises:
-    InputError: wrong shape or dtype.
+    InputError: wrong shape or dtype, or fewer than 2 rows.
   """
   from sklearn.ensemble import RandomForestClassifier
 
@@ -301,7 +301,7 @@ def scores(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> dict[str, float
     dci_informativeness (accuracy of the forests), factor_vae.
 
   Raises:
-    InputError: wrong shape or dtype.
+    InputError: wrong shape or dtype, or fewer than 2 rows.
   """
   importance, accuracy = importances(f, factors, seed)
   disentanglement, completeness = dci(importance)
@@ -379,6 +379,10 @@ def _concentration(r: np.ndarray) -> np.ndarray:
 
 
 def _halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  if n < 2:
+    raise InputError(
+      f"f has {n} row: one half learns and the other scores, so 2 or more"
+    )
   order = np.random.default_rng(seed).permutation(n)
   return order[: n // 2], order[n // 2 :]
 

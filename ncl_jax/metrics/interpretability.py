@@ -15,6 +15,7 @@ Definitions without a source are those of Wang et al. 2024 (arXiv:2403.12459), S
 import jax
 import jax.numpy as jnp
 
+from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.metrics.rows import counted, nan_unless
 from ncl_jax.numerics import entropy, l2_normalize, on_any_mesh, undefined_is_nan
@@ -32,11 +33,12 @@ def sparsity(
     [] in 0..1.
 
   Raises:
-    InputError: wrong shape.
+    InputError: wrong shape, or a threshold that is no number.
 
   >>> float(sparsity(jnp.eye(4)))
   0.75
   """
+  threshold = checks.number("threshold", threshold)
   f, valid = counted(f, where)
   share = jnp.mean(jnp.abs(f) < threshold, axis=1, dtype=f.dtype)
   share = jnp.sum(jnp.where(valid, share, 0)) / jnp.sum(valid, dtype=f.dtype)
@@ -56,11 +58,12 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
     [N] int32; -1 for a row with NaN or infinity that `jax.jit` hides.
 
   Raises:
-    InputError: wrong shape.
+    InputError: wrong shape, or a threshold that is no number.
 
   >>> l0(jnp.array([[1.0, 0.5], [0.0, -2.0], [0.0, 0.0]])).tolist()
   [2, 1, 0]
   """
+  threshold = checks.number("threshold", threshold)
   f, _ = counted(f, where)
   active = jnp.sum(jnp.abs(f) > threshold, axis=1, dtype=jnp.int32)
   return jnp.where(jnp.all(jnp.isfinite(f), axis=1), active, -1)
@@ -76,11 +79,12 @@ def active_dimensions(
     [D] bool. Under `jax.jit` a dimension with NaN is not active, with infinity it is.
 
   Raises:
-    InputError: wrong shape.
+    InputError: wrong shape, or a threshold that is no number.
 
   >>> active_dimensions(jnp.array([[1.0, 0.0], [0.0, 0.0]])).tolist()
   [True, False]
   """
+  threshold = checks.number("threshold", threshold)
   f, _ = counted(f, where)
   return jnp.any(jnp.abs(f) > threshold, axis=0)
 
@@ -226,11 +230,12 @@ def view_agreement(
     [D] in 0..1; NaN where neither view ever activates the dimension.
 
   Raises:
-    InputError: wrong shape.
+    InputError: wrong shape, or a threshold that is no number.
 
   >>> view_agreement(jnp.array([[1.0], [1.0]]), jnp.array([[0.0], [1.0]])).tolist()
   [0.5]
   """
+  threshold = checks.number("threshold", threshold)
   f_a, _ = counted(f_a, where)
   f_b, _ = counted(f_b, where)
   if f_a.shape != f_b.shape:

@@ -56,8 +56,9 @@ def knn_predict(
   >>> knn_predict(bank, jnp.array([0, 0, 1]), jnp.array([[0.1, 2.0]]), 2, k=1).tolist()
   [1]
   """
+  temperature = checks.positive("temperature", temperature)
   search = _Search(num_classes, k, distance, block_size)
-  labels = _checked(train_f, train_labels, f, temperature, search)
+  labels = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, labels, f)
   votes = _votes(train_f, labels, f, temperature, search, relative=True)
   best = jnp.argmax(votes, axis=1).astype(jnp.int32)
@@ -105,8 +106,9 @@ def knn_scores(
   ...            distance="euclidean").round(1).tolist()
   [[100000.0, 0.20000000298023224]]
   """
+  temperature = checks.positive("temperature", temperature)
   search = _Search(num_classes, k, distance, block_size)
-  labels = _checked(train_f, train_labels, f, temperature, search)
+  labels = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, labels, f)
   good = _finite_rows(train_f, labels, f)
   return nan_unless(good[:, None], _votes(train_f, labels, f, temperature, search))
@@ -146,10 +148,10 @@ def knn_predict_grid(
     raise InputError(
       f"ks = {ks!r}, temperatures = {temperatures!r}: neither may be empty"
     )
+  temperatures = [checks.positive("temperature", x) for x in temperatures]
   for k in ks:
     search = _Search(num_classes, k, distance, block_size)
-    for temperature in temperatures:
-      numbers = _checked(train_f, train_labels, f, temperature, search)
+    numbers = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, numbers, f)
   search = search._replace(k=max(ks))
   settings = tuple(ks), jnp.asarray(temperatures)
@@ -166,7 +168,7 @@ class _Search(NamedTuple):
   block_size: int
 
 
-def _checked(train_f, train_labels, f, temperature, search: _Search):
+def _checked(train_f, train_labels, f, search: _Search):
   """The labels as int32, everything else as it must be."""
   checks.choice("distance", search.distance, DISTANCES)
   checks.whole("num_classes", search.num_classes, 1)
@@ -177,7 +179,6 @@ def _checked(train_f, train_labels, f, temperature, search: _Search):
   checks.features("f", f)
   checks.same_width("f", f, "train_f", train_f)
   checks.whole("k", search.k, 1, jnp.shape(train_f)[0])
-  checks.positive("temperature", temperature)
   checks.whole("block_size", search.block_size, 1)
   return labels
 

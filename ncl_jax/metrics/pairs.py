@@ -32,7 +32,7 @@ def pair_recall(
     k -> recall@k in 0..1.
 
   Raises:
-    InputError: other shapes, or a wrong k.
+    InputError: other shapes, a wrong k, or NaN or infinity.
 
   >>> pair_recall([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1], ks=(1,))
   {1: 0.75}
@@ -86,7 +86,7 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
     In 0..1; NaN if no image has a label.
 
   Raises:
-    InputError: other shapes, or a label beyond the classes.
+    InputError: other shapes, a label beyond the classes, or NaN or infinity.
 
   >>> zero_shot([[1.0, 0.0], [0.0, 0.0]], np.eye(2), [0, 1])
   0.75
@@ -97,6 +97,8 @@ def zero_shot(f: ArrayLike, classes: ArrayLike, labels: ArrayLike) -> float:
       f"f {list(f.shape)} and classes {list(classes.shape)}: they must be [N, D] and "
       "[K, D]"
     )
+  checks.finite("f", f)
+  checks.finite("classes", classes)
   of = np.asarray(checks.labels("labels", labels, len(f), len(classes)))
   known = np.flatnonzero(of >= 0)
   if not len(known):

@@ -63,7 +63,7 @@ def sepin(
       f"f_a has shape {list(jnp.shape(f_a))} and f_b {list(jnp.shape(f_b))}: they must "
       "be two views of the same images"
     )
-  checks.positive("temperature", temperature)
+  temperature = checks.positive("temperature", temperature)
   a, valid = counted(f_a, where)
   b, _ = counted(f_b, where)
   return _sepin(l2_normalize(a), l2_normalize(b), valid, temperature, renormalize)

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from numeric_functions import LOSSES, METRICS, draw
+from numeric_functions import IMAGES, LOSSES, METRICS, draw
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 
 def split(axis_type):
@@ -50,3 +52,15 @@ def test_outside_jit_and_below_a_set_mesh(name, x64):
   assert jax.typeof(seen).sharding.spec[0] == "data"  # a row's loss stays with the row
   with jax.set_mesh(given[0].sharding.mesh):
     np.testing.assert_allclose(jax.jit(LOSSES[name])(*given), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_operations_on_images_equal_one_device(name):
+  rng = np.random.default_rng(0)
+  x, r = rng.random((2, 4, 4, 3), np.float32), np.array([0.5, 1.5], np.float32)
+  expected = IMAGES[name](x, r)
+  for axis_type in (AxisType.Explicit, AxisType.Auto):
+    mesh = jax.make_mesh((2,), ("data",), (axis_type,), devices=jax.devices()[:2])
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    seen = IMAGES[name](*(jax.device_put(y, rows) for y in (x, r)))
+    np.testing.assert_allclose(seen, expected, atol=1e-6)

@@ -1,0 +1,124 @@
+"""Labels of any integer type, checked and cast to int32."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ncl_jax.checks.arguments import array, is_seen
+from ncl_jax.errors import InputError
+
+
+def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
+  """Returns class numbers as int32, from booleans or integers of any width.
+
+  Args:
+    name: of the labels, in messages.
+    given: [rows] in 0..num_classes-1; -1 for no label. A traced array, or one spread
+      over processes, cannot be checked; its labels out of range stay out of range.
+    rows: number of labels.
+    num_classes: number of classes.
+
+  Raises:
+    InputError: another shape or type, or a label out of range.
+  """
+  given = _integers(name, given, rows)
+  if is_seen(given):
+    _check_range(name, given, f"0..{num_classes - 1}", num_classes)
+  elif not _fits_int32(given.dtype):
+    # Clipped before the cast, which could wrap a large label into the range.
+    given = jnp.clip(given, max=jnp.asarray(num_classes, given.dtype))
+    if jnp.issubdtype(given.dtype, jnp.signedinteger):
+      given = jnp.clip(given, min=jnp.asarray(-2, given.dtype))
+  return _int32(given)
+
+
+def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
+  """Returns labels as int32 that preserve equality; large ones are renumbered.
+
+  Args:
+    *named: (name, labels, rows) of each set, as in `labels`; ids of up to 64 bits.
+
+  Returns:
+    [rows] int32 for each set, equal if and only if the labels are equal, within and
+    across sets; -1 for no label.
+
+  Raises:
+    InputError: another shape or type, or a label below -1.
+  """
+  sets = [_integers(*one) for one in named]
+  for (name, _, _), given in zip(named, sets, strict=True):
+    if is_seen(given):
+      _check_range(name, given, "0 and above")
+  if all(_fits_int32(x.dtype) or (is_seen(x) and _is_small(x)) for x in sets):
+    return [jnp.maximum(_int32(x), -1) for x in sets]
+  ends = [int(end) for end in np.cumsum([len(x) for x in sets])[:-1]]
+  if all(map(is_seen, sets)):
+    everything = [np.asarray(x) for x in sets]
+    none = np.concatenate([x < 0 for x in everything])
+    # int64 and uint64 have no common integer type, but uint64 holds all except -1.
+    ids = np.concatenate([np.maximum(x, 0).astype(np.uint64) for x in everything])
+    numbers = np.where(none, -1, np.unique(ids, return_inverse=True)[1])
+    return [jnp.asarray(x, jnp.int32) for x in np.split(numbers, ends)]
+  kind = np.dtype(f"uint{8 * jnp.result_type(int).itemsize}")
+  for (name, _, _), given in zip(named, sets, strict=True):
+    if is_seen(given) and np.asarray(given).max() > np.iinfo(kind).max:
+      raise InputError(
+        f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: together with "
+        "traced labels they must be renumbered, "
+        "numpy.unique(labels, return_inverse=True)[1]"
+      )
+  negative = jnp.concatenate([jnp.asarray(x < 0) for x in sets])
+  joined = jnp.concatenate([jnp.maximum(x, 0).astype(kind) for x in sets])
+  _, places = jnp.unique(joined, return_inverse=True, size=len(joined))
+  return jnp.split(jnp.where(negative, -1, places.astype(jnp.int32)), ends)
+
+
+def _integers(name: str, given: Any, rows: int) -> Any:
+  """`given` as an array of integers: JAX arrays unchanged, others as numpy arrays."""
+  if not isinstance(given, jax.Array):
+    given = array(name, given)
+    if given.dtype == object and given.ndim == 1:  # pandas' nullable integers
+      exact = all(isinstance(x, int | np.integer | np.bool_) for x in given)
+      given = np.asarray(given.tolist()) if exact else given
+  if given.shape != (rows,):
+    raise InputError(
+      f"{name} have shape {list(given.shape)}: they must be [{rows}], one for each row"
+    )
+  if given.dtype == bool:
+    return given.astype(np.int32)
+  if not jnp.issubdtype(given.dtype, jnp.integer):
+    raise InputError(
+      f"{name} are {given.dtype}{list(given.shape)}: they must be integers, -1 for no "
+      "label; numpy.unique(labels, return_inverse=True)[1] numbers any others"
+    )
+  return given
+
+
+def _fits_int32(dtype: Any) -> bool:
+  info = jnp.iinfo(dtype)
+  return info.min >= -(2**31) and info.max < 2**31
+
+
+def _is_small(given: Any) -> bool:
+  return len(given) == 0 or np.asarray(given).max() < 2**31
+
+
+def _int32(given: Any) -> jax.Array:
+  if isinstance(given, jax.Array):
+    return given.astype(jnp.int32)  # stays on its device
+  return jnp.asarray(given.astype(np.int32))
+
+
+def _check_range(name: str, given: Any, allowed: str, end: int | None = None) -> None:
+  # With numpy, because under `jax.jit` even a constant array's `min` is traced.
+  seen = np.asarray(given)
+  if not seen.size:
+    return
+  low, high = int(seen.min()), int(seen.max())
+  # -1 is allowed even if there are no classes.
+  if low < -1 or (end is not None and high >= max(end, 0)):
+    raise InputError(
+      f"{name} run from {low} to {high}: they must be in {allowed}, or -1 for no label"
+    )
