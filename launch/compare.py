@@ -17,7 +17,12 @@ rates; CL rotated by varimax; and k-means of the pixels, of CL's h and of its f.
 --controls=all adds the others that need no training; names, separated by commas, select
 some, and cl_l1 and cl_narrow train two more networks per seed. Without finetuning them:
 --control_evaluators=feature_stats,knn,linear_probe.
+
+--dry_run reads a few images, prints the time, memory and disk that all of this needs,
+and exits.
 """
+
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -41,24 +46,27 @@ _CONTROL_EVALUATORS = flags.DEFINE_list(
   "all",
   "of --evaluators, those that controls without training get",
 )
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the plan and exit")
 _SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound=1)
 
 
 def main() -> None:
   """Compares."""
-  from ncl_jax.experiments import compare
+  from ncl_jax.experiments import compare, compare_plan
 
   names = tuple(_EVALUATORS.value or ())
   of_controls = tuple(_CONTROL_EVALUATORS.value or ())
-  text = compare.compare(
-    _CONFIG.value,
-    _WORKDIR.value or "",
-    seeds=_SEEDS.value,
-    evaluators=None if names == ("all",) else names,
-    controls=tuple(_CONTROLS.value or ()),
-    control_evaluators=None if of_controls == ("all",) else of_controls,
-  )
-  print(text)
+  asked: dict[str, Any] = {
+    "seeds": _SEEDS.value,
+    "evaluators": None if names == ("all",) else names,
+    "controls": tuple(_CONTROLS.value or ()),
+    "control_evaluators": None if of_controls == ("all",) else of_controls,
+  }
+  config, workdir = _CONFIG.value, _WORKDIR.value or ""
+  if _DRY_RUN.value:
+    print(compare_plan.describe(config, workdir, cli.recipe(), **asked))
+  else:
+    print(compare.compare(config, workdir, **asked))
 
 
 if __name__ == "__main__":

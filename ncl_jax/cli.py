@@ -239,7 +239,7 @@ def _run(
     # `errors.naming` gives the file where ours are written; else the place must do.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = error.filename or f"{frame.name} in {frame.filename}, line {frame.lineno}"
-    return _say(f"error: {place}: {error}", EXIT_FAILED)
+    return _say(f"error: {place}: {error.strerror or error}", EXIT_FAILED)
   except Stopped as reason:
     return _say(str(reason), reason.exit_code)
   except KeyboardInterrupt:
@@ -268,6 +268,11 @@ def _message(error: Exception) -> str:
   _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
   if ours:
     return message
+  for kind, allowed in (
+    (r"invalid literal for int\(\) with base 10", "a whole number"),
+    (r"could not convert string to float", "a number"),
+  ):
+    text = re.sub(rf": {kind}: .*", f"; allowed: {allowed}", text)
   head, inside, trace = text.partition(": Error whilst parsing config file:")
   if "get_config() takes 0 positional arguments" in text:
     head = head.partition(": TypeError")[0]

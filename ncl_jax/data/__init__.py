@@ -106,13 +106,12 @@ def load(
     # The whole of dsprites is drawn on demand.
     source = in_memory(source)
   logging.info(
-    "%s: %d train and %d test %s, %d classes%s",
+    "%s: %d train and %d test %s, %s",
     source.name,
     source.num_examples("train"),
     source.num_examples("test"),
     source.form,
-    source.num_classes,
-    "" if source.num_classes else " (unlabelled)",
+    source.classes,
   )
   if source.num_classes:
     shown = [f"{k} {name}" for k, name in enumerate(source.class_names[:10])]

@@ -17,7 +17,7 @@ from PIL import features as pillow_features
 
 from ncl_jax.data import depth
 from ncl_jax.errors import InputError
-from ncl_jax.host import resources
+from ncl_jax.host import npz, resources
 
 # What Pillow raises on files that are truncated, damaged or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -33,8 +33,20 @@ _one_large = threading.Lock()
 BACKGROUND = (255, 255, 255)
 
 HEIC = "a HEIC picture, which Pillow does not decode: convert it, as by heif-convert"
-# Endings of such files.
-HEIC_ENDINGS = (".heic", ".heif")
+_SVG = "an SVG drawing: convert it to PNG"
+_PDF = "a PDF document: convert its pages to PNG"
+_JXL = "a JPEG XL picture: convert it to JPEG or PNG"
+_AVIF = "an AVIF picture, which this Pillow does not decode"
+_RAW = "a camera's raw file: convert it to JPEG or TIFF"
+# Pictures that Pillow does not decode, by their endings, and what to do.
+UNKNOWN_ENDINGS = {
+  **dict.fromkeys((".heic", ".heif"), HEIC),
+  **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), _RAW),
+  ".svg": _SVG,
+  ".pdf": _PDF,
+  ".jxl": _JXL,
+  ".avif": _AVIF,
+}
 
 # Number of files whose bit depth is inspected.
 SAMPLE = 256
@@ -181,6 +193,12 @@ def square(images: np.ndarray, size: int) -> np.ndarray:
   if size == 0 or images.shape[1:3] == (size, size):
     return images
   count, _, _, channels = images.shape
+  needed, there = count * size**2 * channels, npz.memory()
+  if needed > (there or needed):
+    raise InputError(
+      f"{count} images of {size} pixels take {needed / 2**30:,.1f} GiB, and this "
+      f"machine has {there / 2**30:,.1f} GiB of memory; lower data.image_size"
+    )
   result = np.empty((count, size, size, channels), np.uint8)
   for i, c in np.ndindex(count, channels):
     result[i, :, :, c] = np.asarray(_square(Image.fromarray(images[i, :, :, c]), size))
@@ -199,15 +217,15 @@ def spread(count: int, most: int = 64) -> list[int]:
 
 def file_side(paths: Sequence[str]) -> int:
   """`typical_side` of image files, from a few headers."""
-  sides = []
+  sides, reason = [], ""
   for i in spread(len(paths)):
     try:
       with _opened(paths[i]) as image:
         sides.append(min(image.size))
-    except UNREADABLE:
-      continue
+    except UNREADABLE as error:
+      reason = reason or f"{paths[i]}: {_reason(error, paths[i])}"
   if not sides:
-    raise InputError(f"cannot read {paths[0]}, nor others beside it: no images?")
+    raise InputError(f"none of the images can be read; {reason}")
   return typical_side(sides)
 
 
@@ -326,10 +344,10 @@ def _reason(error: BaseException, path: str) -> str:
 # Files that are often named like images: offset, first bytes, and what they are.
 _FOREIGN = (
   (4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypheim", b"ftypmif1"), HEIC),
-  (4, (b"ftypavif", b"ftypavis"), "an AVIF picture, which this Pillow does not decode"),
-  (0, (b"\xff\x0a", b"\0\0\0\x0cJXL "), "a JPEG XL picture: convert it to JPEG or PNG"),
-  (0, (b"%PDF",), "a PDF document: convert its pages to PNG"),
-  (0, (b"<svg", b"<?xml"), "an SVG drawing: convert it to PNG"),
+  (4, (b"ftypavif", b"ftypavis"), _AVIF),
+  (0, (b"\xff\x0a", b"\0\0\0\x0cJXL "), _JXL),
+  (0, (b"%PDF",), _PDF),
+  (0, (b"<svg", b"<?xml"), _SVG),
   (0, (b"<!doc", b"<!DOC", b"<html", b"<HTML"), "a web page: download the image again"),
   (0, (b"version https://git-lfs",), "a pointer of Git LFS: run git lfs pull"),
 )

@@ -53,6 +53,8 @@ def describe(
   )
   first, second = (os.path.relpath(path, root) for path in groups[0][:2])
   text = f"{extra} files are copies of others, such as {second} of {first}"
+  if extra == 1:
+    text = f"one file is a copy of another, {second} of {first}"
   if leaks:
     text += f"; {leaks} test images are training images too, which flatters accuracy"
   return text

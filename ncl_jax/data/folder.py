@@ -85,7 +85,11 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
       f"on_bad_image {on_bad_image!r}; allowed: {', '.join(ON_BAD_IMAGE)}"
     )
   if path.is_file():
-    raise InputError(f"folder:{path} is a file; allowed: a folder of images")
+    instead = {".npz": f"; for arrays use arrays:{path}", ".zip": "; unpack it"}
+    raise InputError(
+      f"folder:{path} is a file; allowed: a folder of images"
+      f"{instead.get(path.suffix.lower(), '')}"
+    )
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"
@@ -94,7 +98,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   if others := left_out.endings:
     kinds = ", ".join(f"{count} {end}" for end, count in others.most_common(8))
     left_out.tell(
-      f"files of no kind of image known here left out: {kinds}{_heic(others)}"
+      f"files of no kind of image known here left out: {kinds}{_remedies(others)}"
     )
   if on_bad_image == "skip":
     bad = decode.unreadable(_join([*train.values(), *test.values()]))
@@ -112,7 +116,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
       f"no images in {path}; looked for {', '.join(COMMON)} and the other endings that"
       " Pillow reads, in PATH/train/CLASS and PATH/test/CLASS, in PATH/CLASS, and in "
       "PATH"
-      f"{_heic(others)}"
+      f"{_remedies(others)}"
     )
 
   classes = class_names.ordered({*train, *test} - {NO_CLASS})
@@ -144,10 +148,13 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   )
 
 
-def _heic(others: Counter[str]) -> str:
-  """Advice about HEIC files (photos from phones), if there are any."""
-  count = sum(others[end] for end in decode.HEIC_ENDINGS)
-  return f"; each of the {count} HEIC files is {decode.HEIC}" if count else ""
+def _remedies(others: Counter[str]) -> str:
+  """Advice about pictures that Pillow does not decode, if there are any."""
+  return "".join(
+    f"; each {end} file is {what}"
+    for end, what in decode.UNKNOWN_ENDINGS.items()
+    if others[end]
+  )
 
 
 def _listings(path: pathlib.Path, left_out: _LeftOut) -> tuple[Listing, Listing]:

@@ -144,6 +144,13 @@ class Source:
     return len(self.class_names)
 
   @property
+  def classes(self) -> str:
+    """Their number, for a reader."""
+    return {0: "no labels", 1: "1 class"}.get(
+      self.num_classes, f"{self.num_classes} classes"
+    )
+
+  @property
   def image_shape(self) -> tuple[int, ...]:
     """(H, W, C)."""
     return tuple(self.splits["train"].images.shape[1:])

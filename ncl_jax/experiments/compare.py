@@ -64,28 +64,10 @@ def compare(
       the directory.
     Failed: at the end, with the report written, if an evaluation failed.
   """
-  if config.method != "ncl" or config.loss.transform == "identity":
-    raise InputError(
-      f"compare needs an NCL config (CL is made from it), this is {config.method} "
-      f"with the transform {config.loss.transform}"
-    )
-  trained = tuple(key for key in TRAINED if key in controls)
-  made = controls_lib.chosen([key for key in controls if key not in TRAINED])
-  for name in evaluators or ():
-    checks.choice("evaluator", name, tuple(registry.registered()))
-  config_lib.validate(config)
+  source, evaluators, made, trained = settle(
+    config, evaluators, controls, control_evaluators
+  )
   root = paths.local(workdir).resolve()
-  source = workdir_lib.load_source(config)
-  if evaluators is None:
-    paired = [name for name, e in registry.registered().items() if e.two_runs]
-    evaluators = (*registry.applicable(config, source), *paired)
-  registry.check(evaluators, config, source)
-  if control_evaluators is not None:
-    allowed = [x for x in evaluators if x in registry.single()]
-    for name in control_evaluators:
-      checks.choice("control evaluator", name, allowed)
-    if not control_evaluators:
-      raise InputError(f"no control evaluator: at least one of {', '.join(allowed)}")
   labels = comparison_lib.LABELS | TRAINED
   with workdir_lib.alone(root, "comparing"):
     file = root / "measured.jsonl"
@@ -104,6 +86,44 @@ def compare(
       for key, directories in runs.items():
         measured.alignment(key, directories)
     return _reported(measured, config, source, root, runs)
+
+
+def settle(
+  config: ConfigDict,
+  evaluators: Sequence[str] | None = None,
+  controls: Sequence[str] = ("default",),
+  control_evaluators: Sequence[str] | None = None,
+) -> tuple[Source, Sequence[str], tuple[str, ...], tuple[str, ...]]:
+  """Checks the arguments of `compare`, before anything is trained.
+
+  Returns:
+    The data, the evaluators, and the controls that need no training and that do.
+
+  Raises:
+    InputError: for settings that cannot work.
+  """
+  if config.method != "ncl" or config.loss.transform == "identity":
+    raise InputError(
+      f"compare needs an NCL config (CL is made from it), this is {config.method} "
+      f"with the transform {config.loss.transform}"
+    )
+  trained = tuple(key for key in TRAINED if key in controls)
+  made = controls_lib.chosen([key for key in controls if key not in TRAINED])
+  for name in evaluators or ():
+    checks.choice("evaluator", name, tuple(registry.registered()))
+  config_lib.validate(config)
+  source = workdir_lib.load_source(config)
+  if evaluators is None:
+    paired = [name for name, e in registry.registered().items() if e.two_runs]
+    evaluators = (*registry.applicable(config, source), *paired)
+  registry.check(evaluators, config, source)
+  if control_evaluators is not None:
+    allowed = [x for x in evaluators if x in registry.single()]
+    for name in control_evaluators:
+      checks.choice("control evaluator", name, allowed)
+    if not control_evaluators:
+      raise InputError(f"no control evaluator: at least one of {', '.join(allowed)}")
+  return source, evaluators, made, trained
 
 
 def _measure_pair(
@@ -143,7 +163,8 @@ def _reported(
     try:
       report.write(root / "report", comparison)
       jsonl.replace(root / "report" / "controls.txt", beneath + "\n")
-    except OSError as error:  # the tables are printed all the same
+    # A disk that is full, or image files that are gone: the tables are printed anyway.
+    except (OSError, InputError) as error:
       measured.failed["the report"] = str(error)
   if measured.unkept:
     measured.failed["keeping results"] = measured.unkept

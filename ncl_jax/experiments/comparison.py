@@ -18,12 +18,24 @@ from ncl_jax.evaluators import registry
 from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.rows import Row
 from ncl_jax.evaluators.run import open_run
-from ncl_jax.experiments import paper_numbers
+from ncl_jax.experiments import paper_numbers, training_notes
 from ncl_jax.report import Comparison, Method
 from ncl_jax.report.explorer import thumbnails
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
 
+# The words that the page cannot do without.
+GLOSSARY = (
+  (
+    "CL",
+    "contrastive learning: the two views of an example are to have similar features, "
+    "different examples different ones",
+  ),
+  ("NCL", "the same with non-negative features; nothing else differs"),
+  ("h", "features of the backbone, which other tasks use"),
+  ("f", "output of the projector after the transform, scaled to length 1"),
+  ("dimension", "one entry of f; it is active on an example where it is not 0"),
+)
 LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + transform"}
 
 
@@ -66,7 +78,16 @@ def comparison(
   return Comparison(
     title=f"CL against NCL on {config.name or source.title}",
     facts=_facts(resolved, source),
-    remarks=_remarks(config, source, len(seeds)),
+    remarks=(
+      *(
+        note
+        for method in methods
+        for note in training_notes.of(method.label, method.curve, resolved)
+      ),
+      *_remarks(config, source, len(seeds)),
+      *(f"{note[0].upper()}{note[1:]}." for note in source.notes),
+    ),
+    glossary=GLOSSARY,
     metrics=rows,
     methods=tuple(methods),
     chance=_chance(source, rows, results["ncl"], labels),
@@ -102,7 +123,9 @@ def _facts(config: ConfigDict, source: Source) -> tuple[tuple[str, str], ...]:
     (
       "data",
       f"{source.title}: {source.num_examples('train')} training and "
-      f"{source.num_examples('test')} test {things}, {source.num_classes} classes",
+      f"{source.num_examples('test')} test {things}, {source.classes}"
+      + f"; a stratified fifth of the {things} is the test set"
+      * source.divided,
     ),
     (
       "network",

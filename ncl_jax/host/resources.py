@@ -26,6 +26,15 @@ def peak_memory() -> float:
   return most if sys.platform == "darwin" else most * 1024
 
 
+def memory() -> float:
+  """Returns the bytes of memory this process holds; `peak_memory` where unknown."""
+  try:
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+  except (OSError, ValueError, IndexError):
+    return peak_memory()
+
+
 def _quota(root: pathlib.Path) -> float:
   """CPU seconds per second that the control groups allow; infinity without a limit.
 

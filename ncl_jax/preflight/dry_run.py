@@ -2,7 +2,6 @@
 
 import math
 import pathlib
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,6 +9,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
+from ncl_jax.host import resources
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost, ema, input_pipeline
 from ncl_jax.training import step as step_lib
@@ -19,9 +19,13 @@ from ncl_jax.training import workdir as workdir_lib
 IMAGES_READ = 16
 
 
-# Temporaries and what is kept over the latter alone, on a CPU: 6,359 MiB for a batch of
-# 128 of the CIFAR recipe (README, "Batches that do not fit") are 2,840 kept.
+# Temporaries over what the forward pass saves, both in float32, on a CPU: 6,359 MiB for
+# a batch of 128 of the CIFAR recipe (docs/performance.md) are 2,840 saved.
 _TEMPORARIES = 2.3
+
+# What imports, tracing and XLA's compiler take on a CPU and do not give back: 700 MiB
+# for the digits' recipe, 820 for a ResNet-10 of width 4.
+_COMPILER = 700 << 20
 
 
 def describe(
@@ -48,6 +52,7 @@ def describe(
   resolved, path, mesh = workdir_lib.prepare(config, workdir, source)
   resident = input_pipeline.is_resident(resolved, source, mesh)
   input_pipeline.steps_per_call(resolved, resident)
+  cost.check_memory(resolved, source)
   read = sum(_read_some(source, split) for split in source.splits)
   changed = [] if recipe is None else config_lib.differences(recipe, config)
   filled = config_lib.differences(config, resolved)
@@ -59,7 +64,7 @@ def describe(
     *_data(source, read, resident),
     *(f"          {sentence}" for sentence in config_lib.texts_cut(resolved, source)),
     *_length(resolved, source, path),
-    *_network(resolved, source, mesh.size),
+    *_network(resolved, source, mesh.size, _image_bytes(source) * resident),
     "Nothing was trained, and nothing written.",
   ]
   return "\n".join(lines)
@@ -77,7 +82,7 @@ def _data(source: Source, read: int, resident: bool) -> list[str]:
     f"Data      {source.name}: {sizes} "
     f"{source.form}; {read} of them read without fault",
     f"          {'on the devices whole' if resident else 'sent batch by batch'}; "
-    + (f"{source.num_classes} classes" if source.num_classes else "no labels"),
+    + source.classes,
   ]
   if not source.num_classes:
     lines.append(
@@ -100,28 +105,24 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
   ]
 
 
-def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
+def _network(
+  config: ConfigDict, source: Source, devices: int, resident: int
+) -> list[str]:
   variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
   parts = ", ".join(
     f"{name} {sum(math.prod(x.shape) for x in jax.tree.leaves(tree)):,}"
     for name, tree in variables["params"].items()
   )
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(variables["params"]))
-  optimizer, _ = step_lib.make_optimizer(config, 1)
-  slots = _bytes(jax.eval_shape(optimizer.init, variables["params"]))
-  state = 2 * _bytes(variables["params"]) + _bytes(variables["batch_stats"]) + slots
-  # The slow copy of the methods that have one.
-  state += _bytes(jax.eval_shape(lambda v: ema.init(config, v), variables))
-  kept = _kept(config, source, variables) / devices
+  state = cost.tree_bytes(variables["params"]) + state_bytes(config, source)
+  kept = cost.kept_bytes(config, source, variables) / devices
   flops = cost.step_flops(config, source, variables)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
   work = flops * per_epoch * config.train.epochs
   cpu = cost.cpu_seconds(config, work)
   return [
     f"Network   {config.model.backbone}, {total:,} parameters: {parts}",
-    f"Memory    a device: {_mib(state)} for weights, gradients and optimiser, "
-    f"{_mib(kept)} kept for the\n          backward pass, and with temporaries up to "
-    f"{_mib(_TEMPORARIES * kept)} (estimated)",
+    *_memory(state, kept, resident, devices),
     f"Work      {flops:.1e} operations a step, {work:.1e} in all: about "
     f"{cost.duration(cpu)} on two CPU\n          cores, "
     f"{cost.duration(work / cost.GPU_FLOPS)} on a data-centre GPU (estimated)",
@@ -129,36 +130,47 @@ def _network(config: ConfigDict, source: Source, devices: int) -> list[str]:
   ]
 
 
-def _kept(config: ConfigDict, source: Source, variables: Any) -> int:
-  """Bytes of what the forward pass of a chunk of the batch leaves for the backward."""
-  model = config_lib.model(config)
-  views = config_lib.views(config)
-  network = ("backbone", "projector", "text", "text_projector")
-  params = {k: v for k, v in variables["params"].items() if k in network}
-  chunk = config.train.batch_size // config.train.grad_cache_chunks
+def state_bytes(config: ConfigDict, source: Source) -> int:
+  """Bytes of a checkpoint: weights, statistics, optimizer state, momentum encoder.
 
-  def backward(params, batch_stats, images):
-    def forward(params):
-      return model.apply(
-        {"params": params, "batch_stats": batch_stats},
-        images,
-        train=True,
-        views=views,
-        mutable=["batch_stats"],
-      )
-
-    return jax.vjp(forward, params, has_aux=True)[1]
-
-  images = cost.images(config, source, views * chunk)
-  left = jax.eval_shape(backward, params, variables["batch_stats"], images)
-  return _bytes(left) - _bytes(params)
+  Args:
+    config: resolved settings.
+    source: the data.
+  """
+  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  optimizer, _ = step_lib.make_optimizer(config, 1)
+  parts = (
+    variables,
+    jax.eval_shape(optimizer.init, variables["params"]),
+    jax.eval_shape(lambda v: ema.init(config, v), variables),
+  )
+  return sum(map(cost.tree_bytes, parts))
 
 
-def _bytes(tree: Any) -> int:
-  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+def _image_bytes(source: Source) -> int:
+  return source.num_examples("train") * math.prod(source.image_shape)
 
 
-def _mib(count: float) -> str:
+def _memory(state: float, kept: float, images: float, devices: int) -> list[str]:
+  """What a device holds and, where the devices are this CPU, what the process holds."""
+  temporary = _TEMPORARIES * kept
+  lines = [
+    f"Memory    a device: {mib(state)} for weights, gradients and optimizer, "
+    f"{mib(kept)} saved for the\n          backward pass, and with temporaries up to "
+    f"{mib(temporary)} (estimated)"
+  ]
+  if jax.default_backend() == "cpu":
+    held = devices * (state + temporary + images)
+    total = resources.memory() + _COMPILER + held
+    lines.append(
+      f"          this process, with its programs, data and compiler: {mib(total)} "
+      "(estimated)"
+    )
+  return lines
+
+
+def mib(count: float) -> str:
+  """A number of bytes for a reader."""
   return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else "under 1 MiB"
 
 

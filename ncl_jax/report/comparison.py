@@ -77,6 +77,7 @@ class Comparison:
       only shown.
     class_names: names of the classes.
     texts: N texts that the images are, see `data.texts`; () for images.
+    glossary: (word, meaning) pairs, at the top of the report.
     files: N names of the images' files; () where they are no files.
     threshold: `|f|` above it counts as active, the `eval.threshold` of the numbers.
   """
@@ -95,6 +96,7 @@ class Comparison:
   texts: tuple[str, ...] = ()
   threshold: float = 1e-5
   files: tuple[str, ...] = ()
+  glossary: tuple[tuple[str, str], ...] = ()
 
   def __post_init__(self):
     if len(self.methods) < 2:

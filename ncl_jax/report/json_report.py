@@ -54,6 +54,7 @@ def document(comparison: Comparison, pictures: tuple[Picture, ...]) -> dict[str,
   return {
     "title": comparison.title,
     "facts": dict(comparison.facts),
+    "glossary": dict(comparison.glossary),
     "remarks": list(comparison.remarks),
     "class_names": [str(name) for name in comparison.class_names],
     "seeds": [int(seed) for seed in comparison.seeds],

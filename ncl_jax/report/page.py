@@ -105,9 +105,9 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
     HTML text.
   """
   remarks = "".join(f"<li>{escape(remark)}</li>" for remark in comparison.remarks)
-  facts = "".join(
-    f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-    for name, value in comparison.facts
+  facts, glossary = (
+    "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
+    for pairs in (comparison.facts, comparison.glossary)
   )
   hint = any(metric.note for metric in comparison.metrics)
   return f"""<!DOCTYPE html>
@@ -126,6 +126,7 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
 <p class="lead">{escape(lead(comparison))}</p>
 <p class="claim">{escape(statistics.claim(len(comparison.seeds)))}</p>
 <p><a href="{EXPLORER}">{LOOK}</a></p>
+{f'<dl class="glossary">{glossary}</dl>' if glossary else ""}
 </header>
 <main>
 <section>
@@ -163,6 +164,7 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
     escaped(lead(comparison)),
     escaped(statistics.claim(len(comparison.seeds))),
     f"[{LOOK}]({EXPLORER})",
+    "\n".join(f"- {escaped(w)}: {escaped(m)}" for w, m in comparison.glossary),
     "## Results",
     tables.markdown(comparison),
     escaped(tables.legend(comparison)),
@@ -184,4 +186,4 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
   if comparison.facts:
     facts = (f"- {escaped(name)}: {escaped(value)}" for name, value in comparison.facts)
     parts += ["## How it was made", "\n".join(facts)]
-  return "\n\n".join(parts) + "\n"
+  return "\n\n".join(part for part in parts if part) + "\n"

@@ -68,6 +68,7 @@ figcaption { margin-top: .6rem; }
 dl {
   display: grid; grid-template-columns: max-content 1fr; gap: .35rem 1.25rem; margin: 0;
 }
+.glossary { margin-top: .8rem; font-size: .9rem; gap: .1rem 1rem; }
 dt { color: var(--soft); }
 dd { margin: 0; }
 footer {

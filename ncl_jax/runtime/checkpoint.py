@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import shutil
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -71,8 +72,10 @@ def lock(file: pathlib.Path, use: str) -> Iterator[None]:
           *(file, error, file.parent),
         )
       opened.truncate(0)
-      opened.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-      opened.flush()
+      # Unbuffered: what a full disk refuses would be written again on closing.
+      os.write(
+        opened.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode()
+      )
     yield
 
 
@@ -149,6 +152,7 @@ class Checkpoints:
       f"the checkpoint of step {step} is not written to {self._folder}",
     )
     self.wait()
+    self.check_space(f"the checkpoint of step {step}", model, train)
     self._saving = step
     model, train = _copied(model), _copied(train)
     with self._failures():
@@ -160,6 +164,25 @@ class Checkpoints:
       )
       if not started:
         raise FileExistsError(f"there is one of step {self.latest_step()} already")
+
+  def check_space(self, what: str, *trees: Any) -> None:
+    """Refuses to write what does not fit on the disk, where that can be told before.
+
+    Args:
+      what: is to be written, for the message.
+      *trees: of arrays.
+
+    Raises:
+      SaveError: if there is less free space than the arrays take.
+    """
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
+    free = shutil.disk_usage(self._folder).free
+    if free < needed:
+      raise SaveError(
+        f"{what} needs {needed / 2**20:,.1f} MiB, and {self._folder} has "
+        f"{free / 2**20:,.1f} MiB of free space. Earlier checkpoints are kept: free "
+        "some space and run the same command again to go on"
+      )
 
   def check(self) -> None:
     """Raises SaveError if the background save has failed; never waits."""

@@ -173,6 +173,8 @@ def sentence(row: dict[str, Any]) -> str:
   """The timing summary as a sentence."""
   parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["seconds"].items())
   used = row["utilisation"]
+  if not row["steps"]:
+    return f"seconds: {parts}; no step after the first call was timed"
   share = "unknown here" if used is None else f"{used:.1%} of the bfloat16 peak"
   return (
     f"seconds: {parts}; then {row['step_seconds'] * 1e3:.3g} ms a step, "

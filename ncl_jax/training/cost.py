@@ -1,5 +1,6 @@
 """Predicts what a run costs, and warns before a long one on a CPU."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
+from ncl_jax.errors import InputError
+from ncl_jax.host import npz
 from ncl_jax.runtime import timing
 from ncl_jax.training import step as step_lib
 
@@ -18,6 +21,9 @@ _CPU_FLOPS, _CPU_FLOPS_NARROW, GPU_FLOPS = 5e10, 1.6e10, 3e13
 
 
 _NARROW = 32
+
+
+_PIXEL_BYTES = 40_000  # saved for a pixel of a view; the CIFAR recipe has 11,000
 
 
 _LONG = 3600.0  # seconds on a CPU from which on one should know before
@@ -86,6 +92,74 @@ def images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStru
   """Shape of a batch of views of one kind."""
   size = config.augment.size
   return jax.ShapeDtypeStruct((count, size, size, source.image_shape[-1]), jnp.float32)
+
+
+def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
+  """Bytes of what the forward pass of a chunk of the batch saves for the backward.
+
+  Args:
+    config: resolved settings.
+    source: the data.
+    variables: shapes of {"params", "batch_stats"}.
+  """
+  on_cpu = jax.default_backend() == "cpu"
+  if on_cpu:  # its convolutions compute in float32, whatever the type
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+      config.model.dtype = "float32"
+  model = config_lib.model(config, on_cpu)
+  views = config_lib.views(config)
+  network = ("backbone", "projector", "text", "text_projector")
+  params = {k: v for k, v in variables["params"].items() if k in network}
+  chunk = config.train.batch_size // config.train.grad_cache_chunks
+
+  def backward(params, batch_stats, images):
+    def forward(params):
+      return model.apply(
+        {"params": params, "batch_stats": batch_stats},
+        images,
+        train=True,
+        views=views,
+        mutable=["batch_stats"],
+      )
+
+    return jax.vjp(forward, params, has_aux=True)[1]
+
+  batch = images(config, source, views * chunk)
+  left = jax.eval_shape(backward, params, variables["batch_stats"], batch)
+  return tree_bytes(left) - tree_bytes(params)
+
+
+def check_memory(config: ConfigDict, source: Source) -> None:
+  """Refuses a training on a CPU whose activations alone exceed the machine's memory.
+
+  Args:
+    config: resolved settings.
+    source: the data.
+
+  Raises:
+    InputError: with what is needed and what there is.
+  """
+  chunk = config.train.batch_size // config.train.grad_cache_chunks
+  views = config_lib.views(config) * chunk * config.augment.size**2
+  there = npz.memory()
+  # Tracing takes half a second: not where a ResNet-50's activations would fit.
+  if jax.default_backend() != "cpu" or not there or views * _PIXEL_BYTES < there:
+    return
+  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  needed = kept_bytes(config, source, variables)
+  if needed > there:
+    raise InputError(
+      f"a batch of {config.train.batch_size} images of {config.augment.size} pixels "
+      f"leaves {needed / 2**30:,.1f} GiB for the backward pass, and this machine has "
+      f"{there / 2**30:,.1f} GiB of memory; lower train.batch_size or augment.size, or "
+      "raise train.grad_cache_chunks"
+    )
+
+
+def tree_bytes(tree: Any) -> int:
+  """Bytes of the arrays of a tree."""
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def step_flops(config: ConfigDict, source: Source, variables: Any) -> float:

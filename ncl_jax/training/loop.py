@@ -66,6 +66,7 @@ def train(
   input_pipeline.steps_per_call(
     config, input_pipeline.is_resident(config, source, mesh), mesh
   )
+  cost.check_memory(config, source)
   recording = profiler.Profile(profile, path / "profile")
   with (
     distributed.StopRequests() as stop,
@@ -117,6 +118,7 @@ def _train(
       state = restore.with_weights_of(config.train.init_from, config, state, mesh)
   jax.block_until_ready(state)
   timer.lap("initialise")
+  checkpoints.check_space("a checkpoint", state.items())
   _describe_parameters(state.params, config.optimizer.name)
   metrics_file = path / "metrics.jsonl"
   if jax.process_index() == 0:
@@ -235,12 +237,12 @@ def _describe_parameters(params: Any, optimizer: str) -> None:
 def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
   """One look at the log tells what runs."""
   logging.info(
-    "%s on %s: %d training %s, %d classes; map %s, %s %g",
+    "%s on %s: %d training %s, %s; transform %s, %s %g",
     config.method.upper(),
     source.name,
     source.num_examples("train"),
     source.form,
-    source.num_classes,
+    source.classes,
     config.loss.transform,
     "logits times" if config.loss.name == "cross_entropy" else "temperature",
     config.loss.logit_scale

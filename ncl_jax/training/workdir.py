@@ -209,7 +209,12 @@ def _stored(path: pathlib.Path) -> ConfigDict:
   file = path / "config.json"
   if not file.exists():
     raise FileNotFoundError(f"no config.json in {file.parent}: train there first")
-  return config_lib.from_json(file.read_text(encoding="utf-8"))
+  try:
+    return config_lib.from_json(file.read_text(encoding="utf-8"))
+  except (InputError, UnicodeDecodeError) as error:
+    raise InputError(
+      f"{file} is no run's of this version: {error}. Choose another --workdir"
+    ) from error
 
 
 def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Source:

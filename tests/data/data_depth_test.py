@@ -10,6 +10,7 @@ from PIL import Image
 from ncl_jax import data
 from ncl_jax.data import corruptions, decode, depth
 from ncl_jax.errors import InputError
+from ncl_jax.host import npz
 from ncl_jax.report.explorer import thumbnails
 
 RANDOM = np.random.default_rng(0)
@@ -190,11 +191,24 @@ def test_what_is_no_image_is_called_by_its_name(kind, tmp_path):
     data.load(f"folder:{tmp_path}", image_size=4)
 
 
-def test_heic_files_are_counted_with_the_remedy(tmp_path, log):
+def test_pictures_that_pillow_lacks_are_counted_with_the_remedy(tmp_path, log):
   as_files(tmp_path / "a", deep(8, np.uint8), "png")
   (tmp_path / "a" / "x.heic").write_bytes(b"x")
+  (tmp_path / "a" / "x.SVG").write_bytes(b"x")
   data.load(f"folder:{tmp_path}")
-  assert "1 .heic; each of the 1 HEIC files is a HEIC picture" in log.text
+  assert "each .heic file is a HEIC picture" in log.text
+  assert "each .svg file is an SVG drawing" in log.text
+
+
+def test_images_beyond_the_memory_are_refused_before_they_are_made(
+  tmp_path, monkeypatch
+):
+  images = deep(8, np.uint8, 10)
+  np.savez(tmp_path / "set.npz", images=images)
+  monkeypatch.setattr(npz, "memory", lambda: 10 * 32 * 32 * 3)
+  assert data.load(f"arrays:{tmp_path}/set.npz", image_size=16)
+  with pytest.raises(InputError, match="images of 64 pixels.*lower data.image_size"):
+    data.load(f"arrays:{tmp_path}/set.npz", image_size=64)
 
 
 @pytest.mark.parametrize("size", [4097, 10**9])

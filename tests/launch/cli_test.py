@@ -142,7 +142,7 @@ def test_a_process_of_its_own_says_the_same():
     (InputError("wrong"), 2, "error: wrong"),
     (FloatingPointError("step 3"), 3, "error: step 3"),
     (SaveError("step 6"), 1, "error: step 6"),
-    (OSError(28, "No space left on device", "W/metrics.jsonl"), 1, "W/metrics.jsonl"),
+    (OSError(28, "No space left", "W/a.jsonl"), 1, "error: W/a.jsonl: No space left\n"),
     (OSError(28, "No space left on device"), 1, f"main in {__file__}, line"),
     (Stopped("saved", 143), 143, "saved"),
     (KeyboardInterrupt(), 130, "run the same command again"),

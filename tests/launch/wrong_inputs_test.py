@@ -67,7 +67,7 @@ for program, flags, says in [
   ("train", [DIGITS], ["--workdir is missing", "--help"]),
   ("train", [NEW], ["--config is missing", "--help"]),
   ("train", [DIGITS, "--wrkdir=W"], ["wrkdir", "Did you mean", "workdir"]),
-  ("knn", [OLD, "--step=three"], ["--step=three", "int"]),
+  ("knn", [OLD, "--step=three"], ["--step=three", "whole number"]),
   ("knn", [OLD, "surplus"], ["'surplus'", "--NAME=VALUE"]),
   ("knn", [OLD, "--step=3", "--watch"], ["--step", "--watch", "give one of them"]),
   ("compare", [DIGITS, NEW, "--seeds=0"], ["--seeds=0", "positive"]),
@@ -77,7 +77,7 @@ for program, flags, says in [
   ("linear_probe", [OLD, "--epochs=5"], ["--epochs", "--protocol=sgd"]),
   ("linear_probe", [OLD, "--layers=g"], ["'g'", "h, hidden, z, f"]),
   ("finetune", [OLD, "--label_fraction=2"], ["label_fraction", "2", "(0, 1]"]),
-  ("selection", [OLD, "--keep=x"], ["--keep=x", "int"]),
+  ("selection", [OLD, "--keep=x"], ["--keep=x", "whole number"]),
   ("selection", [OLD, "--keep=99"], ["99", "8"]),
   ("export", [OLD], ["nothing to write", "--out=FILE"]),
   ("export", [OLD, "--out=P/x.bin"], ["x.bin", ".safetensors"]),
@@ -89,7 +89,7 @@ for program, flags, says in [
 
 for flag, says in [
   ("loss.temperature=0", ["loss.temperature is 0", "greater than 0"]),
-  ("loss.temperature=warm", ["loss.temperature", "warm", "float"]),
+  ("loss.temperature=warm", ["loss.temperature", "warm", "a number"]),
   (
     "loss.temprature=1",
     ["'loss.temprature'", "did you mean --config.loss.temperature"],
@@ -101,7 +101,7 @@ for flag, says in [
   ("optimizer.name=lasr", ["'lasr'", "did you mean 'lars'"]),
   ("optimizer.warmup_epochs=99", ["99", "train.epochs ="]),
   ("train.batch_size=4096", ["4096", "only 1438 images"]),
-  ("train.batch_size=16.5", ["16.5", "int"]),
+  ("train.batch_size=16.5", ["16.5", "whole number"]),
   ("train.batch_size=1", ["train.batch_size is 1", "other images"]),
   ("train.batch_size=100", ["100", "8 devices", "96 or 104"]),
   ("train.epochs=-1", ["train.epochs is -1", "negative"]),

@@ -12,6 +12,8 @@ from ncl_jax import cli
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
+from ncl_jax.experiments import compare_plan
+from ncl_jax.host import npz
 from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import timing
 from ncl_jax.training import cost
@@ -80,7 +82,7 @@ def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
 
   def kept(batch, chunks):
     config.train.batch_size, config.train.grad_cache_chunks = batch, chunks
-    return dry_run._kept(config, source, variables)
+    return cost.kept_bytes(config, source, variables)
 
   config = config.unlock()
   whole = kept(256, 1)
@@ -88,6 +90,48 @@ def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
   assert whole >= 256 * 2 * 8 * 8 * 2 * 4
   assert kept(512, 1) == pytest.approx(2 * whole, rel=0.02)
   assert kept(256, 4) == pytest.approx(whole / 4, rel=0.05)
+
+
+def test_a_checkpoint_is_as_large_as_the_state_of_training():
+  source = tiny.source()
+  config = config_lib.resolve(tiny.config(), source)
+  optimizer, _ = step_lib.make_optimizer(config, 1)
+  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  parts = (state.params, state.batch_stats, state.opt_state, state.momentum)
+  held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(parts))
+  assert dry_run.state_bytes(config, source) == held
+
+
+def test_a_batch_beyond_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
+  config, source = tiny.config(), tiny.source()
+  dry_run.describe(config, tmp_path / "run", source=source)
+  # Two views of 16 images of 8 x 8 pixels in float32 are 8 KiB already.
+  monkeypatch.setattr(npz, "memory", lambda: 8 << 10)
+  with pytest.raises(InputError, match="16 images of 8 pixels.*grad_cache_chunks"):
+    dry_run.describe(config, tmp_path / "run", source=source)
+
+
+def test_a_comparison_is_the_sum_of_its_runs(tmp_path):
+  config = tiny.config()
+  config.data.source = f"arrays:{tiny.npz(tmp_path / 'set.npz')}"
+  config.model.projector_hidden = 4096  # so that mebibytes are many
+  work = tmp_path / "new" / "out"
+
+  def disk(**options):
+    text = compare_plan.describe(config, work, evaluators=("knn",), **options)
+    runs, mebibytes = numbers(text, r"Compare   (\d+) runs[^$]*Disk      (\S+) MiB")
+    return runs, mebibytes
+
+  resolved = config_lib.resolve(config, tiny.source())
+  one = dry_run.state_bytes(resolved, tiny.source()) / 2**20
+  for seeds, controls, runs in ((1, ("all",), 2), (2, ("cl_l1", "cl_narrow"), 8)):
+    kept = runs * (resolved.train.keep_checkpoints + 1)
+    found = disk(seeds=seeds, controls=controls)
+    assert found == (runs, pytest.approx(kept * one, abs=0.6))
+  with pytest.raises(InputError, match="compare needs an NCL config"):
+    config_lib.set_method(config, "cl")
+    compare_plan.describe(config, work, seeds=1)
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["set.npz"]
 
 
 def test_without_labels_it_says_what_is_left(tmp_path):

@@ -152,3 +152,9 @@ def test_a_pause_is_no_part_of_the_lap(monkeypatch):
       pass
   assert timer.seconds == {"start": 0.0, "test": 7.0}
   assert timer.running() == 23.0
+
+
+def test_a_run_of_one_call_claims_no_speed():
+  timer = timing.Timer(0.0)
+  row = timing.report(timer, steps=0, seconds=0.0, images=16, flops_per_image=1)
+  assert "nan" not in timing.sentence(row)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -109,6 +110,18 @@ def plain(string: str, most: int = 60) -> str:
   if len(string) > most:
     string = string[: most - 1].rstrip() + "…"
   return string.replace("$", r"\$")  # a pair of dollars would start a formula
+
+
+def wrapped(string: str, width: int) -> str:
+  """As `plain`, on up to two lines of `width` letters, broken at spaces, - and _.
+
+  >>> wrapped("sweet_pepper", 9)
+  'sweet_\\npepper'
+  """
+  if len(string) <= width:
+    return plain(string)
+  lines = textwrap.wrap(string.replace("_", "_ "), width, max_lines=2, placeholder="…")
+  return plain("\0".join(lines).replace("_ ", "_")).replace("\0", "\n")
 
 
 def panels(

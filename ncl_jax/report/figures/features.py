@@ -168,7 +168,7 @@ def correlation(comparison: Comparison) -> drawing.Picture:
       title = drawing.plain(method.label, 24)
       if data.dominant.size:
         image = _heat_map(ax, comparison, data)
-        title += f": mean |C - I| = {data.mean:.3f}"
+        title += f"\nmean |C - I| = {data.mean:.3f}"
       else:
         drawing.say(ax, "no active dimension")
         ax.set_box_aspect(1)

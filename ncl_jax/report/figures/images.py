@@ -9,6 +9,7 @@ from ncl_jax.report.comparison import Comparison
 from ncl_jax.report.figures import drawing, selection
 
 CELL = 0.43  # inches of one image
+LETTERS = 9  # of a name below it, in a line
 
 
 def _grid(
@@ -21,7 +22,7 @@ def _grid(
     if top.majority[r] >= 0:
       known = int((comparison.labels[images[images >= 0]] >= 0).sum())
       name = comparison.class_name(top.majority[r])
-      lines += [drawing.plain(name, 12), f"{round(top.share[r] * known)} of {known}"]
+      lines += [drawing.wrapped(name, 13), f"{round(top.share[r] * known)} of {known}"]
     ax.text(-0.15, y + 0.5, "\n".join(lines), ha="right", va="center", fontsize=6.5)
     shown = images[images >= 0]
     for c, (n, image) in enumerate(zip(shown, comparison.images[shown], strict=True)):
@@ -55,10 +56,11 @@ def _grid(
       ax.text(
         c + 0.5,
         y + 1.0,
-        drawing.plain(comparison.class_name(label), 9),
+        drawing.wrapped(comparison.class_name(label), LETTERS),
         ha="center",
         va="top",
         fontsize=5.5,
+        linespacing=0.95,
         fontweight="normal" if agrees else "bold",
       )
 
@@ -74,7 +76,8 @@ def top_images(
     )
     for method in comparison.methods
   ]
-  pitch = 1.26 if known else 1.0
+  long = any(len(str(name)) > LETTERS for name in comparison.class_names)
+  pitch = 1.0 + known * (0.42 if long else 0.26)
   lines = max(1, *(len(top.dimensions) for top in tops[:2]))
   width = max(3, *(top.images.shape[1] for top in tops[:2]))
   margin = 1.75

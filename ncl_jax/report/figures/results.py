@@ -166,7 +166,11 @@ def _lines(comparison: Comparison, shown: list[Metric], narrow: bool):
 
 
 def _definitions(shown: list[Metric]) -> str:
-  return " ".join(f"{m.label}: {m.note}" for m in shown if m.note)
+  labels: dict[str, list[str]] = {}
+  for metric in shown:
+    if metric.note:
+      labels.setdefault(metric.note, []).append(metric.label)
+  return " ".join(f"{'; '.join(same)}: {note}" for note, same in labels.items())
 
 
 def _active(comparison: Comparison, method: Method) -> str:
