@@ -6,6 +6,7 @@ under `jax.jit` with `num_classes`, `signed` and `budget` static.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -302,14 +303,14 @@ def axis_gain(
 
 def _numbers_of_rows(counts: Array, rows: int) -> jax.Array:
   """`counts` as int32; what lies beyond all rows stays beyond them."""
-  counts = checks.array("counts", counts)
-  if counts.ndim != 1 or not jnp.issubdtype(counts.dtype, jnp.integer):
+  found: Any = checks.array("counts", counts)
+  if found.ndim != 1 or not jnp.issubdtype(found.dtype, jnp.integer):
     raise InputError(
-      f"counts are {counts.dtype}{list(counts.shape)}: they must be integers [M]"
+      f"counts are {found.dtype}{list(found.shape)}: they must be integers [M]"
     )
-  if counts.dtype.itemsize == 8:
-    counts = counts.clip(0, rows + 1)  # before the cast, which wraps
-  return jnp.asarray(counts.astype(np.int32))
+  if found.dtype.itemsize == 8:
+    found = found.clip(0, rows + 1)  # before the cast, which wraps
+  return jnp.asarray(found.astype(np.int32))
 
 
 def _rotation(key: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
