@@ -11,6 +11,9 @@ cd "$(dirname "$0")/.."
 
 dry_run=
 [[ ${1:-} != --dry_run ]] || { dry_run=1 && shift; }
+# Without this a GPU that does not start would be checked on the CPU. (The tests use the
+# CPU unless this is set.)
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 out=${1:-/tmp/ncl_jax_gpu_check} PYTHON=${PYTHON:-.venv/bin/python}
 [[ -n $dry_run ]] || mkdir -p "$out"
 failed=0 table=
@@ -32,8 +35,7 @@ check() {
 
 check machine 10 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv
 check self_test 90 "$PYTHON" -m launch.check
-# The tests use the CPU by default.
-check parity 120 env JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -q -p no:cacheprovider \
+check parity 120 "$PYTHON" -m pytest -q -p no:cacheprovider \
   tests/losses/losses_test.py tests/nonneg_test.py tests/optimizers_test.py
 check speed 160 "$PYTHON" -m benchmarks.accelerator --repeats=1 "--json=$out/speed.json"
 check digits 100 "$PYTHON" -m launch.train --config=configs/digits.py:ncl \

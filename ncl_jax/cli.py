@@ -43,7 +43,7 @@ from ncl_jax.errors import (
 )
 from ncl_jax.evaluators import watch
 from ncl_jax.host import paths
-from ncl_jax.runtime import compile_cache, distributed
+from ncl_jax.runtime import accelerator, compile_cache, distributed
 
 gc.freeze()  # else it would look through all of it at once
 if _collecting:
@@ -221,6 +221,7 @@ def _run(
       detect=_DISTRIBUTED.value,
       heartbeat_seconds=_HEARTBEAT.value,
     )
+    accelerator.require()
     # What was imported stays to the end. The collector would go through it again and
     # again while programs are traced: 7 % of the time until a warm first step.
     gc.freeze()

@@ -138,6 +138,6 @@ def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
       jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError:
       # JAX has already started, for example in a notebook; its devices are used.
-      if jax.local_device_count("cpu") != wanted:
+      if platform() == "cpu" and jax.local_device_count("cpu") != wanted:
         logging.info("jax is running already: its %d devices stay", jax.device_count())
   return jax.local_device_count("cpu")

@@ -13,7 +13,14 @@ from ncl_jax import config as config_lib
 from ncl_jax import numerics, optimizers
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Stopped
-from ncl_jax.runtime import checkpoint, distributed, jsonl, profiler, timing
+from ncl_jax.runtime import (
+  accelerator,
+  checkpoint,
+  distributed,
+  jsonl,
+  profiler,
+  timing,
+)
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import collapse, cost, heldout_accuracy, input_pipeline, restore
 from ncl_jax.training import workdir as workdir_lib
@@ -265,6 +272,10 @@ def _describe(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> Non
     if config.model.batch_norm == "per_view"
     else "over both views and all devices",
   )
+  for sentence in accelerator.differences(
+    config.model.dtype, sharding_lib.platform(mesh)
+  ):
+    logging.warning("%s", sentence)
   logging.info("loss %s: %s", config.loss.name, config_lib.negatives(config))
   for sentence in config_lib.texts_cut(config, source):
     logging.warning("%s: %s", source.name, sentence)
