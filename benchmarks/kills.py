@@ -76,6 +76,13 @@ def check(run: subprocess.Popen) -> None:
     raise RuntimeError(f"the run ended before it was killed: {said}")
 
 
+def check_all(runs: list[subprocess.Popen]) -> None:
+  """As `check`, of each; and waits a little."""
+  for run in runs:
+    check(run)
+  time.sleep(0.001)
+
+
 def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> Kill:
   """Starts or resumes the run, and kills it.
 

@@ -104,8 +104,18 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "which one this is, from 0"
 _DISTRIBUTED = flags.DEFINE_bool(
   "distributed", False, "find these three by Slurm, Open MPI, Kubernetes or the TPU"
 )
+_START = flags.DEFINE_integer(
+  "start_seconds", 300, "wait so long for all processes to appear", lower_bound=1
+)
 _HEARTBEAT = flags.DEFINE_integer(
   "heartbeat_seconds", 30, "a process silent for so long is dead", lower_bound=1
+)
+_HANG = flags.DEFINE_integer(
+  "hang_seconds",
+  600,
+  "a training step may last so long, or 100 times the usual; then the process prints "
+  "its stacks and ends; 0: for ever",
+  lower_bound=0,
 )
 
 
@@ -219,7 +229,7 @@ def _run(
       _NUM_PROCESSES.value,
       _PROCESS_ID.value,
       detect=_DISTRIBUTED.value,
-      heartbeat_seconds=_HEARTBEAT.value,
+      timeouts=distributed.Timeouts(_START.value, _HEARTBEAT.value, _HANG.value),
     )
     accelerator.require()
     # What was imported stays to the end. The collector would go through it again and
@@ -384,7 +394,7 @@ def _usage(main: Callable[[], None]) -> str:
   by_module = flags.FLAGS.flags_by_module_dict()
   # Those of checkpoints are defined here, where their program asks for them.
   shared = {"coordinator", "num_processes", "process_id", "distributed"}
-  shared |= {"heartbeat_seconds"}
+  shared |= {"start_seconds", "heartbeat_seconds", "hang_seconds"}
   own = [*by_module.get(sys.argv[0], []), *by_module.get(__name__, [])]
   lines = [(module.__doc__ or "").strip(), "", "Flags, written --NAME=VALUE:"]
   for flag in own:

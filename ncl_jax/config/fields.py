@@ -147,6 +147,7 @@ def defaults() -> ConfigDict:
   config.train.steps_per_call = 0  # of the compiled program; 0: from the device
   config.train.log_every_steps = 50
   config.train.checkpoint_every_epochs = 10
+  config.train.checkpoint_every_minutes = 30.0  # as well; 0: never by the clock
   config.train.keep_checkpoints = 2
   config.train.cpu_devices = 0  # simulated, on CPU only; 0: from the machine
 

@@ -14,6 +14,7 @@ FREE_ON_RESUME = (
   "expected",
   "train.log_every_steps",
   "train.checkpoint_every_epochs",
+  "train.checkpoint_every_minutes",
   "train.keep_checkpoints",
   "train.cpu_devices",
   "train.steps_per_call",

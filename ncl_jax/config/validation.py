@@ -66,6 +66,7 @@ def validate(config: ConfigDict) -> None:
     "optimizer.warmup_start",
     "train.batch_size",
     "train.epochs",
+    "train.checkpoint_every_minutes",
     "train.cpu_devices",
     "train.steps_per_call",
     "data.on_device_mib",

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import hashlib
 import os
 import signal
@@ -17,7 +18,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, InputError, Stopped
+from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, Failed, InputError, Stopped
 
 # The signals of this system; Windows lacks the last two.
 _NUMBERS = {
@@ -28,13 +29,37 @@ _NUMBERS = {
 _service_action = b""
 
 
+@dataclasses.dataclass(frozen=True)
+class Timeouts:
+  """How long processes wait for each other, in seconds.
+
+  Attributes:
+    start: for all of them to appear.
+    heartbeat: without a sign of life from one of them, until it counts as dead and the
+      others end with a message.
+    hang: for a step, while all of them show signs of life; see `watchdog`. 0: for ever.
+  """
+
+  start: int = 300
+  heartbeat: int = 30
+  hang: int = 600
+
+
+_timeouts = Timeouts()
+
+
+def hang_seconds() -> int:
+  """How long a step may last; as `initialize` was told."""
+  return _timeouts.hang
+
+
 def initialize(
   coordinator: str = "",
   num_processes: int = 0,
   process_id: int = -1,
   *,
   detect: bool = False,
-  heartbeat_seconds: int = 30,
+  timeouts: Timeouts = _timeouts,
 ) -> None:
   """Joins the other processes; does nothing in a single-process program.
 
@@ -46,8 +71,7 @@ def initialize(
     num_processes: number of processes.
     process_id: index of this process, from 0.
     detect: take all three from Slurm, Open MPI, Kubernetes or the TPU instead.
-    heartbeat_seconds: a process that does not respond for this long counts as dead, and
-      the others end with a message.
+    timeouts: how long to wait for the others.
 
   Raises:
     InputError: if some arguments are missing, or no cluster is found.
@@ -80,19 +104,28 @@ def initialize(
       "num_processes": num_processes,
       "process_id": process_id,
     }
-  global _service_action
+  global _service_action, _timeouts
+  _timeouts = timeouts
   before = _sigterm_action()
   try:
     with _no_proxy():
       jax.distributed.initialize(
         **where,
-        heartbeat_timeout_seconds=heartbeat_seconds,
-        shutdown_timeout_seconds=heartbeat_seconds,
+        initialization_timeout=timeouts.start,
+        heartbeat_timeout_seconds=timeouts.heartbeat,
+        shutdown_timeout_seconds=timeouts.heartbeat,
       )
   except ValueError as error:
     raise InputError(
       f"--distributed found no cluster here ({error}): give --coordinator, "
       "--num_processes and --process_id"
+    ) from error
+  except RuntimeError as error:
+    if "DEADLINE_EXCEEDED" not in str(error):
+      raise
+    raise Failed(
+      f"not all processes appeared within {timeouts.start} s: see that each was "
+      "started and reaches the coordinator, or raise --start_seconds"
     ) from error
   _service_action = _sigterm_action(before)
 

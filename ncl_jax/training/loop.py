@@ -20,11 +20,13 @@ from ncl_jax.runtime import (
   jsonl,
   profiler,
   timing,
+  watchdog,
 )
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import collapse, cost, heldout_accuracy, input_pipeline, restore
 from ncl_jax.training import workdir as workdir_lib
 from ncl_jax.training.metric_logger import Recorder
+from ncl_jax.training.save_times import SaveTimes
 from ncl_jax.training.step import (
   batch_statistics,
   cpu_effort,
@@ -79,8 +81,9 @@ def train(
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
+    watchdog.Watchdog() as peers,
   ):
-    _train(config, path, source, mesh, checkpoints, stop, recording)
+    _train(config, path, source, mesh, checkpoints, stop, recording, peers)
   return path
 
 
@@ -96,6 +99,7 @@ def _train(
   checkpoints: checkpoint.Checkpoints,
   stop: distributed.StopRequests,
   recording: profiler.Profile,
+  peers: watchdog.Watchdog,
 ) -> None:
   global _runs
   # Of a second run in this process, the start was the first one's.
@@ -148,6 +152,7 @@ def _train(
   best = None
   if test_every and config.loss.name == "cross_entropy":
     best = heldout_accuracy.Best(path, config, start)
+  save_times = SaveTimes(config.train.checkpoint_every_minutes)
   done, first = start, None
   try:
     data = feed.at(start)
@@ -186,10 +191,13 @@ def _train(
         data = feed.at(done)
       recorder.add(done, count, values, last)
       checkpoints.check()
+      peers.beat()
       stopping = stop.at() and done < total
-      if stopping or done % save_every == 0 or done == total:
+      at_epoch = done % save_every == 0 or done == total
+      if stopping or at_epoch or save_times.due(state):
         recorder.flush()
         checkpoints.save(done, **state.items())
+        save_times.saved()
       if stopping:
         checkpoints.wait()
         raise stop.stopped(done, total)

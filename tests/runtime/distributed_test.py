@@ -8,6 +8,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -267,9 +268,14 @@ def test_an_interleaved_mesh_leaves_each_image_with_its_own_features(tmp_path):
 def test_two_processes_stop_evaluate_go_on_and_end_together(tmp_path):
   work = tmp_path / "two"
   file = work / "metrics.jsonl"
-  # Calls of 2 and 1 steps: a request must be found at the end of any of them.
+  # Calls of 2 and 1 steps: a request must be found at the end of any of them, and
+  # between saves by the clock.
   long = training(
-    tmp_path, "two", "--config.train.epochs=4000", "--config.train.steps_per_call=3"
+    tmp_path,
+    "two",
+    "--config.train.epochs=4000",
+    "--config.train.steps_per_call=3",
+    "--config.train.checkpoint_every_minutes=0.01",
   )
   # A warning to one of them: both save the same step and say so.
   running = start(tmp_path, long, long)
@@ -314,6 +320,33 @@ def test_two_processes_end_at_once_where_nobody_asks_for_signals(tmp_path, numbe
     assert [process.wait(30) for process in running] == [-signal.SIGTERM] * 2
   finally:
     finish(running)
+
+
+def test_a_process_that_never_appears_is_not_waited_for_for_ever():
+  code = (
+    "from ncl_jax.runtime import distributed\n"
+    "distributed.initialize(*ARGS, timeouts=distributed.Timeouts(start=2))\n"
+  )
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  code = code.replace("ARGS", f"('127.0.0.1:{port}', 2, 0)")
+  done = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+  )
+  assert done.returncode and "not all processes appeared within 2 s" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_all_of_them(tmp_path):
+  held = tmp_path / "held"
+  held.mkdir()
+  command = training(tmp_path, "run", "--config.train.epochs=4000", "--hang_seconds=5")
+  running = start(tmp_path, ("held", str(held), *command), command)
+  ended = finish(running, timeout=240)
+  assert all(code for code, _, _ in ended), ended
+  stacks = [err for _, _, err in ended if "another process may hang" in err]
+  assert stacks and any("in save" in err for err in stacks), ended
 
 
 @pytest.mark.slow

@@ -1,0 +1,169 @@
+"""Stops either of two training processes in and between saves; compares the results.
+
+  python -m benchmarks.kill_matrix
+
+Trains a small network on handwritten digits in two processes, once in peace and once
+with an interruption of each kind: SIGTERM or SIGKILL, to the first or the second
+process, between two saves, before the arrays of a save are copied, or while its files
+are written. The last two are held open for some seconds. After SIGTERM both processes
+must save the same step and exit with 143; after SIGKILL the other must end by itself.
+Both runs must end in the same state, bit for bit, with the same metrics.
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from benchmarks import kills
+from ncl_jax.runtime import jsonl
+
+MOMENTS = ("between", "copying", "writing")
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+HELD_SECONDS = 4.0
+# Of the other process, after one was killed: heartbeats, and what it then prints.
+END_SECONDS = 120
+EPOCHS = 60
+
+
+def start(workdir: pathlib.Path, moment: str = "") -> list[subprocess.Popen]:
+  """Two processes of one run; process 0 holds its saves open if a moment is given."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  environment = os.environ | {
+    "JAX_NUM_CPU_DEVICES": "1",
+    "JAX_PLATFORMS": "cpu",
+    "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "cache"),
+  }
+  _, _, _, *flags = kills.command(workdir, EPOCHS)
+  flags += ["--config.model.projector_hidden=64", "--heartbeat_seconds=10"]
+  flags += [f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
+  started = []
+  for i in range(2):
+    held = [str(mark(workdir)), moment if i == 0 else ""]
+    started.append(
+      subprocess.Popen(
+        [sys.executable, "-m", __spec__.name, *held, *flags, f"--process_id={i}"],
+        cwd=kills.ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+      )
+    )
+  return started
+
+
+def mark(workdir: pathlib.Path) -> pathlib.Path:
+  """The file that is there from the first save on that is held open."""
+  return workdir.with_name("held")
+
+
+def train_slowly(file: pathlib.Path, moment: str) -> None:
+  """The training program, its saves held open at a moment."""
+
+  def hold() -> None:
+    file.touch()
+    time.sleep(HELD_SECONDS)
+
+  if moment == "copying":
+    from ncl_jax.runtime import checkpoint
+
+    copied = checkpoint._copied
+    checkpoint._copied = lambda tree: (hold(), copied(tree))[1]
+  elif moment == "writing":
+    from orbax.checkpoint._src.path import atomicity
+
+    finalize = atomicity.AtomicRenameTemporaryPath.finalize
+
+    async def finalize_late(*args, **kwargs):
+      hold()
+      return await finalize(*args, **kwargs)
+
+    atomicity.AtomicRenameTemporaryPath.finalize = finalize_late
+  runpy.run_module("launch.train", run_name="__main__", alter_sys=True)
+
+
+def interrupt(
+  workdir: pathlib.Path, number: signal.Signals, victim: int, moment: str
+) -> int:
+  """Goes on with the run until one process gets a signal, and both have ended.
+
+  Returns:
+    The last step that was logged.
+
+  Raises:
+    AssertionError: if the processes do not end as they should.
+  """
+  mark(workdir).unlink(missing_ok=True)
+  file = workdir / "metrics.jsonl"
+  before = file.stat().st_mtime_ns if file.exists() else 0
+  running = start(workdir, "" if moment == "between" else moment)
+  try:
+    while not file.exists() or file.stat().st_mtime_ns == before:
+      kills.check_all(running)
+    if moment == "between":
+      first = len(jsonl.read(file))
+      while len(jsonl.read(file)) < first + 3:
+        kills.check_all(running)
+    else:
+      while not mark(workdir).exists():
+        kills.check_all(running)
+    running[victim].send_signal(number)
+    ended = [
+      process.communicate(timeout=END_SECONDS)[1].decode() for process in running
+    ]
+  finally:
+    for process in running:
+      process.kill()
+  codes = [process.returncode for process in running]
+  name = f"{number.name} to process {victim}, {moment}"
+  if number == signal.SIGTERM:
+    steps = [err.split("after step ")[-1].split(" ")[0] for err in ended]
+    assert codes == [143, 143] and steps[0] == steps[1], (name, codes, ended)
+  else:
+    assert codes[victim] == -signal.SIGKILL and codes[1 - victim], (name, codes, ended)
+  return jsonl.read(file)[-1]["step"]
+
+
+def main(folder: pathlib.Path, kinds: Sequence[tuple[signal.Signals, int, str]]) -> int:
+  """Runs both, prints every interruption and the verdict.
+
+  Returns:
+    How many interruptions there were.
+
+  Raises:
+    AssertionError: if a process does not end as it should, or the runs differ.
+  """
+  finish(folder / "peace")
+  for number, victim, moment in kinds:
+    step = interrupt(folder / "killed", number, victim, moment)
+    print(f"{number.name} to process {victim}, {moment}: step {step}", flush=True)
+  finish(folder / "killed")
+  faults = kills.differences(folder / "peace", folder / "killed")
+  if faults:
+    raise AssertionError(f"the interrupted run differs in {', '.join(faults)}")
+  print(f"{len(kinds)} interruptions: same state bit for bit, same metrics")
+  return len(kinds)
+
+
+def finish(workdir: pathlib.Path) -> None:
+  """Trains to the end."""
+  ended = [(p.communicate(), p.returncode) for p in start(workdir)]
+  assert not any(code for _, code in ended), ended
+
+
+if __name__ == "__main__":
+  if len(sys.argv) > 2:
+    train_slowly(pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1))
+  else:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with tempfile.TemporaryDirectory() as place:
+      main(pathlib.Path(place), list(itertools.product(SIGNALS, (0, 1), MOMENTS)))
