@@ -7,16 +7,19 @@
 #   NAME=ncl HOSTS=2 PER_HOST=8 launch/kubernetes.sh [--dry_run] gpu --config=...
 #   launch/kubernetes.sh [--dry_run] delete
 #
-# --dry_run prints the manifest. PER_HOST is the number of chips per host (TPU: 4). Build
-# the image with
+# --dry_run, in any position, prints the manifest. PER_HOST is the number of chips per host
+# (TPU: 4). Build the image with
 #   docker build --build-arg EXTRA=tpu --tag "$IMAGE" .      (or EXTRA=cuda)
 # The cluster needs JobSet (https://jobset.sigs.k8s.io). If a pod is preempted or dies, all
 # pods restart and resume from the last checkpoint.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-dry_run=
-[[ ${1:-} != --dry_run ]] || { dry_run=1 && shift; }
+dry_run='' words=()
+for word in "$@"; do
+  if [[ $word == --dry_run ]]; then dry_run=1; else words+=("$word"); fi
+done
+set -- ${words[@]+"${words[@]}"}
 action=${1:-}
 (($# == 0)) || shift
 NAME=${NAME:-ncl}

@@ -224,7 +224,7 @@ def test_slurm_uses_all_gpus_of_a_host(tmp_path):
     assert f"#SBATCH --{option}\n" in header
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(0, 0), (143, 1), (2, 0)])
+@pytest.mark.parametrize(("code", "requeued"), [(0, 0), (143, 1), (2, 0), (3, 0)])
 def test_slurm_goes_on_after_a_time_limit(tmp_path, code, requeued):
   fake(tmp_path, "srun", f"exit {code}")
   fake(tmp_path, "scontrol", 'echo "$*" >> "$log"')
@@ -339,6 +339,11 @@ def test_jobsets_have_the_structure_of_the_schema(kind):
     first = f"{top['metadata']['name']}-{group['name']}-0-0.{top['metadata']['name']}"
     assert container["args"][0] == f"--coordinator={first}:8476"
     assert spec["network"]["enableDNSHostnames"]
+
+
+def test_nothing_is_deleted_where_dry_run_comes_last():
+  code, text = call("kubernetes.sh", "delete", "--dry_run", env=SET)
+  assert (code, text) == (0, "+ kubectl delete jobset ncl\n")
 
 
 def test_a_manifest_that_would_break_is_refused():
