@@ -18,7 +18,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, Failed, InputError, Stopped
+from ncl_jax.errors import EXIT_TERMINATED, SIGNALS, InputError, Stopped
 
 # The signals of this system; Windows lacks the last two.
 _NUMBERS = {
@@ -34,7 +34,7 @@ class Timeouts:
   """How long processes wait for each other, in seconds.
 
   Attributes:
-    start: for all of them to appear.
+    start: for all of them to appear, after which JAX ends this one with a message.
     heartbeat: without a sign of life from one of them, until it counts as dead and the
       others end with a message.
     hang: for a step, while all of them show signs of life; see `watchdog`. 0: for ever.
@@ -119,13 +119,6 @@ def initialize(
     raise InputError(
       f"--distributed found no cluster here ({error}): give --coordinator, "
       "--num_processes and --process_id"
-    ) from error
-  except RuntimeError as error:
-    if "DEADLINE_EXCEEDED" not in str(error):
-      raise
-    raise Failed(
-      f"not all processes appeared within {timeouts.start} s: see that each was "
-      "started and reaches the coordinator, or raise --start_seconds"
     ) from error
   _service_action = _sigterm_action(before)
 

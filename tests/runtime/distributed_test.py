@@ -334,7 +334,7 @@ def test_a_process_that_never_appears_is_not_waited_for_for_ever():
   done = subprocess.run(
     [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
   )
-  assert done.returncode and "not all processes appeared within 2 s" in done.stderr
+  assert done.returncode and "JAX distributed service detected" in done.stderr
 
 
 @pytest.mark.slow
