@@ -1,5 +1,6 @@
 # The programs with jax for CPU, or for an accelerator:
-#   docker build --build-arg EXTRA=tpu --tag ncl_jax:tpu .     (EXTRA=cuda, or none)
+#   docker build --build-arg EXTRA=tpu --tag ncl_jax:tpu .     (EXTRA=cuda, or none;
+#   tpu,tfds for data of TensorFlow Datasets)
 #   docker run ncl_jax:tpu ncl train --config=... --workdir=...
 FROM python:3.12-slim
 ARG EXTRA=

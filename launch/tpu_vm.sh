@@ -88,7 +88,7 @@ install() {
   on_all "if [ -e ncl_jax ]; then ncl_jax/launch/take_over.sh; fi && rm -rf ncl_jax && \
 mkdir ncl_jax && tar -xzf $archive -C ncl_jax && cd ncl_jax && pip3 install --user uv && \
 python3 -m uv venv --python 3.12 .venv && python3 -m uv pip install \
---constraints constraints.txt '.[tpu]' && touch installed-$commit"
+--constraints constraints.txt '.[tpu,tfds]' && touch installed-$commit"
 }
 
 train() {
