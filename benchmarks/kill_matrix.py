@@ -31,11 +31,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 HELD_SECONDS = 4.0
 # Of the other process, after one was killed: heartbeats, and what it then prints.
 END_SECONDS = 120
-EPOCHS = 60
 
 
-def start(workdir: pathlib.Path, moment: str = "") -> list[subprocess.Popen]:
-  """Two processes of one run; process 0 holds its saves open if a moment is given."""
+def epochs(interruptions: int) -> int:
+  """Enough that the run does not end before the last interruption."""
+  return 4 + 3 * interruptions
+
+
+def start(
+  workdir: pathlib.Path, length: int, moment: str = ""
+) -> list[subprocess.Popen]:
+  """Two processes of a run; the first holds its saves open if a moment is given."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -44,7 +50,7 @@ def start(workdir: pathlib.Path, moment: str = "") -> list[subprocess.Popen]:
     "JAX_PLATFORMS": "cpu",
     "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "cache"),
   }
-  _, _, _, *flags = kills.command(workdir, EPOCHS)
+  _, _, _, *flags = kills.command(workdir, length)
   flags += ["--config.model.projector_hidden=64", "--heartbeat_seconds=10"]
   flags += [f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
   started = []
@@ -92,7 +98,7 @@ def train_slowly(file: pathlib.Path, moment: str) -> None:
 
 
 def interrupt(
-  workdir: pathlib.Path, number: signal.Signals, victim: int, moment: str
+  workdir: pathlib.Path, length: int, number: signal.Signals, victim: int, moment: str
 ) -> int:
   """Goes on with the run until one process gets a signal, and both have ended.
 
@@ -105,7 +111,7 @@ def interrupt(
   mark(workdir).unlink(missing_ok=True)
   file = workdir / "metrics.jsonl"
   before = file.stat().st_mtime_ns if file.exists() else 0
-  running = start(workdir, "" if moment == "between" else moment)
+  running = start(workdir, length, "" if moment == "between" else moment)
   try:
     while not file.exists() or file.stat().st_mtime_ns == before:
       kills.check_all(running)
@@ -142,11 +148,12 @@ def main(folder: pathlib.Path, kinds: Sequence[tuple[signal.Signals, int, str]])
   Raises:
     AssertionError: if a process does not end as it should, or the runs differ.
   """
-  finish(folder / "peace")
+  length = epochs(len(kinds))
+  finish(folder / "peace", length)
   for number, victim, moment in kinds:
-    step = interrupt(folder / "killed", number, victim, moment)
+    step = interrupt(folder / "killed", length, number, victim, moment)
     print(f"{number.name} to process {victim}, {moment}: step {step}", flush=True)
-  finish(folder / "killed")
+  finish(folder / "killed", length)
   faults = kills.differences(folder / "peace", folder / "killed")
   if faults:
     raise AssertionError(f"the interrupted run differs in {', '.join(faults)}")
@@ -154,9 +161,9 @@ def main(folder: pathlib.Path, kinds: Sequence[tuple[signal.Signals, int, str]])
   return len(kinds)
 
 
-def finish(workdir: pathlib.Path) -> None:
+def finish(workdir: pathlib.Path, length: int) -> None:
   """Trains to the end."""
-  ended = [(p.communicate(), p.returncode) for p in start(workdir)]
+  ended = [(p.communicate(), p.returncode) for p in start(workdir, length)]
   assert not any(code for _, code in ended), ended
 
 
