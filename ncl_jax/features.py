@@ -1,6 +1,7 @@
 """Computes the features of a split, each image exactly once."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +79,7 @@ def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
     )
 
 
-@jax.jit(static_argnames="transform")
+@functools.partial(jax.jit, static_argnames="transform")
 def embed(z: jax.typing.ArrayLike, transform: str) -> jax.Array:
   """The features that the loss compares: the transform of `z`, rows of unit length.
 
@@ -209,13 +210,13 @@ def _collect(
   return {key: column[mask] for key, column in columns.items()}
 
 
-@jax.jit(static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward(model, view, whole, variables, batch):
   images = augment.eval_view(batch["image"], view)
   return _embed(model, whole, variables, images, batch)
 
 
-@jax.jit(static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _attention(backbone, view, whole, variables, batch):
   images = augment.eval_view(batch["image"], view)
   maps = vit.attention(backbone, variables["params"]["backbone"], images)
@@ -224,7 +225,7 @@ def _attention(backbone, view, whole, variables, batch):
   )
 
 
-@jax.jit(static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward_two(model, view, whole, key, variables, batch):
   # One key per image, so that its views do not depend on the batch.
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["id"])

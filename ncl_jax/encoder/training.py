@@ -1,6 +1,7 @@
 """Trains a projector on fixed embeddings, with one compiled program per epoch."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -139,7 +140,7 @@ def loss(params: Any, key: Array, batch: dict[str, Array], recipe: Recipe) -> Ar
   return value
 
 
-@jax.jit(static_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def start(key: Array, width: int, recipe: Recipe) -> tuple[Any, Any]:
   """Initial parameters and optimizer state for embeddings of a width."""
   keys = jax.random.split(key)
@@ -150,7 +151,7 @@ def start(key: Array, width: int, recipe: Recipe) -> tuple[Any, Any]:
   return params, recipe.optimizer.init(params)
 
 
-@jax.jit(static_argnums=5, donate_argnums=0)
+@functools.partial(jax.jit, static_argnums=5, donate_argnums=0)
 def epoch(
   state: Any,
   key: Array,
@@ -234,7 +235,7 @@ def train(
   return jax.device_get(state[0]["projector"]), np.asarray(curve)
 
 
-@jax.jit(static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2)
 def encode(params: Any, x: Array, network: Network) -> Array:
   """Codes [N, D] of centred embeddings [N, E], with a trained projector."""
   # Accelerators would otherwise multiply in lower precision, which changes neighbours.

@@ -1,6 +1,7 @@
 """Features of what is not in a run's data set: texts, or other images."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -59,7 +60,7 @@ def embed_images(run: FeatureSource, images: np.ndarray) -> np.ndarray:
   return run.on(swapped).layer("f", "test")
 
 
-@jax.jit(static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _embed_texts(model, variables, tokens):
   with jax.default_matmul_precision("float32"):
     return model.apply(variables, tokens, method="embed_text")[2]

@@ -281,7 +281,7 @@ def by_class(
   return result
 
 
-@jax.jit(static_argnames="threshold")
+@functools.partial(jax.jit, static_argnames="threshold")
 def _statistics(f, threshold):
   live = metrics.active_dimensions(f, threshold)
   alive = jnp.sum(live)
@@ -303,7 +303,9 @@ def _statistics(f, threshold):
   }
 
 
-@jax.jit(static_argnames=("num_classes", "threshold", "activation_rate"))
+@functools.partial(
+  jax.jit, static_argnames=("num_classes", "threshold", "activation_rate")
+)
 def _by_class(f, labels, num_classes, threshold, activation_rate):
   values = {}
   for rule in ("abs", "positive"):

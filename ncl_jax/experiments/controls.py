@@ -6,6 +6,7 @@ linear in z becomes a last layer of the network; the others are
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -198,7 +199,7 @@ def calibrate(run: Run) -> Run:
   view = config_lib.augmentation(config)
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
 
-  @jax.jit(out_shardings=sharding_lib.replicated(mesh))
+  @functools.partial(jax.jit, out_shardings=sharding_lib.replicated(mesh))
   def forward(params, batch_stats, images, texts):
     _, mutated = model.apply(
       {"params": params, "batch_stats": batch_stats},

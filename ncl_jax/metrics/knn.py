@@ -1,5 +1,6 @@
 """Weighted nearest-neighbour classification: a probe that needs no training."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -194,7 +195,7 @@ def _finite_rows(train_f, train_labels, f):
   return jnp.all(jnp.isfinite(f), axis=1) & jnp.all(bank)
 
 
-@jax.jit(static_argnames=("search", "relative"))
+@functools.partial(jax.jit, static_argnames=("search", "relative"))
 def _votes(train_f, train_labels, f, temperature, search: _Search, relative=False):
   """[N, K] votes; `relative`: divided by the nearest neighbour's, for cosine."""
 
@@ -204,7 +205,7 @@ def _votes(train_f, train_labels, f, temperature, search: _Search, relative=Fals
   return _search(vote, train_f, train_labels, f, search)
 
 
-@jax.jit(static_argnames=("ks", "search"))
+@functools.partial(jax.jit, static_argnames=("ks", "search"))
 def _predictions(train_f, train_labels, f, ks, temperatures, search: _Search):
   """[len(ks), len(temperatures), N] labels; votes are counted block by block."""
 

@@ -1,5 +1,6 @@
 """Retrieval: the share of a query's nearest neighbours that have its class."""
 
+import functools
 from typing import Any
 
 import jax
@@ -100,7 +101,7 @@ def retrieval(
   return nan_unless(good, precision), nan_unless(good, average)
 
 
-@jax.jit(static_argnames=("k", "without_self", "size"))
+@functools.partial(jax.jit, static_argnames=("k", "without_self", "size"))
 def _retrieval(f, labels, bank, bank_labels, searched, k, without_self, size):
   n, m = f.shape[0], bank.shape[0]
   bank = l2_normalize(bank)

@@ -1,5 +1,7 @@
 """SEPIN: the information about an image that only one dimension carries."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -108,7 +110,7 @@ def sepin_at(
   return nan_unless(~jnp.any(jnp.isnan(ranked_by)), mean)
 
 
-@jax.jit(static_argnames="renormalize")
+@functools.partial(jax.jit, static_argnames="renormalize")
 def _sepin(a, b, valid, temperature, renormalize):
   pairs = valid[:, None] & valid[None]
 

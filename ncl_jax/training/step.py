@@ -1,5 +1,6 @@
 """The train state, the optimiser, and the compiled step around an update."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -388,7 +389,7 @@ def _make_step(
   return step
 
 
-@jax.jit(static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=(2, 3))
 def batch_statistics(
   z: jax.Array, labels: jax.Array, num_classes: int, threshold: float
 ) -> dict[str, jax.Array]:

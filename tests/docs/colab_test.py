@@ -35,14 +35,8 @@ def python_3_12():
   return sys.executable
 
 
-@pytest.mark.slow
-def test_it_runs_from_an_uploaded_archive(tmp_path):
-  subprocess.run([python_3_12(), "-m", "venv", tmp_path / "venv"], check=True)
-  python = tmp_path / "venv" / "bin" / "python"
-  pins = [f"{name}=={version}" for name, version in PINS.items()]
-  pip = [python, "-m", "pip"]
-  subprocess.run([*pip, "install", "--quiet", "ipython", *pins], check=True)
-
+def write_archive(file):
+  """The checkout as an archive of a repository has it."""
   listed = subprocess.run(
     ["git", "ls-files", "-co", "--exclude-standard"],
     cwd=ROOT,
@@ -50,27 +44,46 @@ def test_it_runs_from_an_uploaded_archive(tmp_path):
     text=True,
     check=True,
   )
-  place = tmp_path / "content"
-  place.mkdir()
-  with zipfile.ZipFile(place / "ncl_jax-main.zip", "w") as archive:
-    for file in listed.stdout.splitlines():
-      if file.startswith(("ncl_jax/", "launch/", "configs/")) or "/" not in file:
-        archive.write(ROOT / file, f"ncl_jax-main/{file}")
+  with zipfile.ZipFile(file, "w") as archive:
+    for name in listed.stdout.splitlines():
+      if name.startswith(("ncl_jax/", "launch/", "configs/")) or "/" not in name:
+        archive.write(ROOT / name, f"ncl_jax-main/{name}")
 
+
+def write_notebook(file):
+  """The notebook with small runs, after what a Colab session may have imported."""
   notebook = nbformat.read(FILE, as_version=4)
   index = notebook.cells.index(with_text(notebook, "CHANGES = {}"))
   loaded = "import matplotlib.pyplot, numba, numpy, pandas, sklearn\n"
   first = nbformat.v4.new_code_cell(f"{loaded}CHANGES = {SMALL}\nWORKDIR = 'run'")
   notebook.cells.insert(index + 1, first)
-  nbformat.write(notebook, place / "notebook.ipynb")
+  nbformat.write(notebook, file)
+
+
+def run(python, place):
+  """Runs the notebook there, from an uploaded archive; returns what it printed."""
+  place.mkdir()
+  write_archive(place / "ncl_jax-main.zip")
+  write_notebook(place / "notebook.ipynb")
   done = subprocess.run(
     [python, "-m", "IPython", "--colors=NoColor", "notebook.ipynb"],
     cwd=place,
-    env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "MPLBACKEND": "agg"},
+    env={"HOME": str(place), "PATH": "/usr/bin:/bin", "MPLBACKEND": "agg"},
     capture_output=True,
     text=True,
   )
-  assert (place / "run/report/index.html").is_file(), done.stdout + done.stderr
+  return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_it_runs_from_an_uploaded_archive(tmp_path):
+  subprocess.run([python_3_12(), "-m", "venv", tmp_path / "venv"], check=True)
+  python = tmp_path / "venv" / "bin" / "python"
+  pins = [f"{name}=={version}" for name, version in PINS.items()]
+  pip = [python, "-m", "pip"]
+  subprocess.run([*pip, "install", "--quiet", "ipython", *pins], check=True)
+  said = run(python, tmp_path / "content")
+  assert (tmp_path / "content/run/report/index.html").is_file(), said
   found = subprocess.run([*pip, "list", "--format=json"], capture_output=True)
   versions = {row["name"].lower(): row["version"] for row in json.loads(found.stdout)}
   assert {name: versions[name] for name in PINS} == PINS

@@ -43,6 +43,12 @@ def with_text(notebook, text):
   return cell
 
 
+def with_cell_text(notebook, text):
+  """The source of the one cell that contains a text, its lines joined."""
+  (cell,) = (cell for cell in notebook.cells if text in cell.source)
+  return " ".join(cell.source.split())
+
+
 def complaints(notebook):
   """Whatever is neither a result nor printed."""
   return [
@@ -137,6 +143,16 @@ COLAB = {
 }
 GPU = {"jaxlib": "0.7.2", "jax-cuda12-plugin": "0.7.2"}
 KEPT = {"numpy==2.0.2", "protobuf==5.29.5", "a-b==1"}
+
+
+def test_a_jax_that_stays_is_one_that_the_package_takes(source, notebook):
+  files = [ROOT / "requirements.txt", ROOT / "pyproject.toml"]
+  text = "".join(file.read_text() for file in files)
+  oldest = set(re.findall(r"jax(?:\[\w+\])?>=([\d.]+)", text))
+  (ours,) = re.findall(r"numbers >= \[(.*)\]", source)
+  assert oldest == {ours.replace(", ", ".")}
+  said = with_cell_text(notebook, "## 2. Installation")
+  assert f"{ours.replace(', ', '.')} or newer" in said
 
 
 @pytest.fixture

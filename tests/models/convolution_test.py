@@ -1,5 +1,6 @@
 """The convolution against its definition, and its gradients against autodiff's."""
 
+import functools
 import re
 
 import jax
@@ -63,7 +64,7 @@ def test_value_and_gradients(sizes, stride, padding, x64):
   x, kernel = arrays(size, channels=channels, features=features)
 
   # Compiling is all that takes time here.
-  @jax.jit(compiler_options={"xla_backend_optimization_level": 0})
+  @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
   def run(*operands):
     return (
       conv2d(*operands, stride, padding),

@@ -1,5 +1,6 @@
 """The batch in chunks: the whole batch's loss, exactly, in less memory."""
 
+import functools
 import re
 
 import chex
@@ -63,7 +64,7 @@ def batch(dtype):
 
 
 # One compilation for all chunks of all references of a size.
-@jax.jit(static_argnames=("model", "per_view"))
+@functools.partial(jax.jit, static_argnames=("model", "per_view"))
 def apply(model, params, statistics, x, per_view):
   return model.apply(
     {"params": params, "batch_stats": statistics},
