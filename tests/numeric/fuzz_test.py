@@ -132,7 +132,7 @@ def test_one_entry_that_is_no_number_is_refused_or_seen_in_the_metric(name):
 
 # Undefined of a single row, in which every dimension is constant, or of fewer rows than
 # the setting of this table needs.
-UNDEFINED = ("activated", "purity", "purity_at", "consistency_at_same_activity")
+UNDEFINED = ("activated", "purity", "purity_at", "consistency_at_matched_rates")
 TOO_FEW = ("vicreg", "sepin_at", "retrieval", "knn", "nearest", "inverted index")
 
 

@@ -44,7 +44,7 @@ SETTINGS = {
   "class_consistency": lambda x: metrics.class_consistency(
     FEATURES, [0, 1, 1, 0], 2, threshold=x
   )[0],
-  "consistency_at_same_activity": lambda x: metrics.consistency_at_same_activity(
+  "consistency_at_matched_rates": lambda x: metrics.consistency_at_matched_rates(
     FEATURES, FEATURES, [0, 1, 1, 0], 2, threshold=x, minimum=1
   )[0],
   "gaussian_blur": lambda x: augment.gaussian_blur(VIEWS[None], np.ones(1), x),
