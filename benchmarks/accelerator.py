@@ -16,9 +16,11 @@ import numpy as np
 
 from benchmarks import measure
 from ncl_jax import config as config_lib
+from ncl_jax.methods import implementations
 from ncl_jax.preflight import memory_plan
 from ncl_jax.runtime import sharding, timing
-from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 # (name, backbone, stem, data: images, height, width, channels, classes; pixels a view)
@@ -62,10 +64,10 @@ def step_row(case, batch, flags, mesh):
   config.train.batch_size = batch
   source = memory_plan.dummy_data(config, shape)
   config = config_lib.resolve(config, source)
-  optimizer, learning_rate = step_lib.make_optimizer(
+  optimizer, learning_rate = optimizer_lib.make_optimizer(
     config, source.steps_per_epoch(batch)
   )
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
   random = np.random.default_rng(0)
   data = sharding.to_global(
@@ -95,7 +97,7 @@ def step_row(case, batch, flags, mesh):
 
 def loss_row(flags, mesh):
   """Milliseconds of the loss and its gradient."""
-  loss = loss_lib.nt_xent(mesh)
+  loss = implementations.nt_xent(mesh)
   z = np.random.default_rng(0).normal(size=(flags.rows // 2, 2, 256))
   z = sharding.to_global(mesh, z.astype(np.float32))
   call = jax.jit(jax.value_and_grad(lambda z: jnp.mean(loss(z, 0.2))))

@@ -22,6 +22,8 @@ from benchmarks import measure
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.runtime import sharding
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 
@@ -74,16 +76,16 @@ def measure_step(config, source, steps):
   """Temporaries in MiB and, if steps are run, their median seconds."""
   mesh = sharding.make_mesh()
   sharding.check_batch(mesh, config.train.batch_size, config.train.grad_cache_chunks)
-  optimizer, learning_rate = step_lib.make_optimizer(config, 1)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 1)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
-  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  state = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
   data = source.split("train")
   batch = {"image": data.images, "label": data.labels}
   compiled = step.lower(state, batch).compile()
   memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
   if not steps:
     return {"temp MiB": memory}
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   batch = sharding.to_global(mesh, jax.tree.map(jnp.asarray, batch))
   seconds = []
   for _ in range(steps + 1):

@@ -30,8 +30,7 @@ from benchmarks import measure
 from ncl_jax import augment, data
 from ncl_jax.data import source as source_module
 from ncl_jax.host import resources
-from ncl_jax.runtime import sharding
-from ncl_jax.training import step
+from ncl_jax.runtime import compiler, sharding
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -131,7 +130,7 @@ def ours(folder, flags):
   views = (
     jax.jit(augment.two_views, static_argnames="config", out_shardings=split)
     .lower(key, shape, config=config)
-    .compile(compiler_options=step.cpu_effort(1, mesh))
+    .compile(compiler_options=compiler.cpu_effort(1, mesh))
   )
 
   def decoded():

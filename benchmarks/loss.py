@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks import measure
 from ncl_jax import losses
+from ncl_jax.methods.implementations import CPU_BLOCK
 from ncl_jax.numerics import l2_normalize
 from ncl_jax.runtime import sharding
-from ncl_jax.training import loss as loss_lib
 
 TEMPERATURE, DEVICES = 0.2, 8
 ROWS = [512, 2048, 8192, 65_536, 1_048_576]
@@ -40,7 +40,7 @@ def main() -> None:
   parser.add_argument(
     "--run_rows", type=int, default=8192, help="largest B that is run"
   )
-  parser.add_argument("--block", type=int, default=loss_lib.CPU_BLOCK)
+  parser.add_argument("--block", type=int, default=CPU_BLOCK)
   parser.add_argument("--figure", default="", help="file for a figure: .svg or .png")
   flags = parser.parse_args()
   jax.config.update("jax_num_cpu_devices", DEVICES)

@@ -21,8 +21,10 @@ from benchmarks import measure
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.models import convolution, layers
-from ncl_jax.runtime import sharding, timing
-from ncl_jax.training import step as step_lib
+from ncl_jax.runtime import compiler, sharding, timing
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
+from ncl_jax.training import update as update_lib
 
 RATE, MOMENTUM, TEMPERATURE = 0.03, 0.9, 0.2
 
@@ -99,18 +101,18 @@ def ours(flags, views, transform, remat=False, devices=None):
   source = Source("noise", {"train": split})
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh(devices)
-  optimizer, rate = step_lib.make_optimizer(config, 1)
+  optimizer, rate = optimizer_lib.make_optimizer(config, 1)
   whole, split_over = sharding.replicated(mesh), sharding.batch_sharded(mesh)
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   views = jax.device_put(views, split_over)
   labels = jax.device_put(split.labels, split_over)
   compiled = (
     jax.jit(
-      step_lib.make_update(config, 0, optimizer, rate, mesh=mesh),
+      update_lib.make_update(config, 0, optimizer, mesh=mesh),
       in_shardings=(whole, split_over, split_over),
       out_shardings=(whole, whole, split_over),
       donate_argnums=0,
-      compiler_options=step_lib.cpu_effort(1),
+      compiler_options=compiler.cpu_effort(1),
     )
     .lower(state, views, labels)
     .compile()
@@ -121,7 +123,7 @@ def ours(flags, views, transform, remat=False, devices=None):
     box[0], *_ = jax.block_until_ready(compiled(box[0], views, labels))
 
   count = mesh.size
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   one = jax.ShapeDtypeStruct((2, flags.size, flags.size, 3), jnp.float32)
   formula = 3 * timing.flops(config_lib.model(config).apply, shapes, one)
   return step, {

@@ -6,7 +6,7 @@ Table 1 of the paper (top-1, linear probe on h): CL 58.6 +- 0.2, NCL 59.7 +- 0.4
 """
 
 from ncl_jax import config as config_lib
-from ncl_jax.config import methods
+from ncl_jax import methods
 
 
 def get_config(argument: str = "ncl"):

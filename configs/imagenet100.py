@@ -13,7 +13,7 @@ paper's text gives a batch of 256, the released configuration 128: this is the t
 """
 
 from ncl_jax import config as config_lib
-from ncl_jax.config import methods
+from ncl_jax import methods
 
 
 def get_config(argument: str = "ncl"):

@@ -23,6 +23,7 @@ from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.report import explorer
 from ncl_jax.runtime import checkpoint, distributed, sharding
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 
@@ -45,7 +46,7 @@ def steps(folder=""):
   optimizer = optimizers.partition(optimizers.sgd(0.3), optimizers.sgd(0.1))
   mesh = sharding.make_mesh()
   step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   state = jax.jit(lambda state: jax.tree.map(as_float64, state))(state)
   batches = source.train_batches(0, 0, 16, sharding.process_rows(mesh, 16))
   values, read = [], []
@@ -74,7 +75,7 @@ def by_position():
   config_lib.set_method(config, "ncl")
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   variables = jax.jit(lambda tree: jax.tree.map(as_float64, tree))(variables)
   found = Run(config, variables, source, mesh).extract("test")
   two = Run(config, variables, source, mesh).extract_two_views("train")

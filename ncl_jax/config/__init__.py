@@ -15,8 +15,6 @@ from ncl_jax.config.build import (
 )
 from ncl_jax.config.fields import (
   CHOICES,
-  MAPPED,
-  METHODS,
   VITS,
   defaults,
   set_method,
@@ -36,8 +34,6 @@ from ncl_jax.config.validation import validate
 
 __all__ = [
   "CHOICES",
-  "MAPPED",
-  "METHODS",
   "VITS",
   "augmentation",
   "defaults",

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, models
-from ncl_jax.config import methods
+from ncl_jax import augment, methods, models
 from ncl_jax.config.fields import VITS
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
@@ -40,7 +39,7 @@ def model(
     settings.projector_layers,
     settings.projector_batch_norm,
   )
-  if config.loss.name != "clip":
+  if not methods.of(config).captions:
     return models.ContrastiveModel(backbone, projector)
   return models.TwoTowers(backbone, projector, text, projector.clone())
 
@@ -55,9 +54,9 @@ def _backbone(config: ConfigDict) -> models.ResNet | vit.ViT:
 
 
 def predictor(config: ConfigDict) -> models.Projector | None:
-  """The network after the projector that foresees the other view's features, if any."""
+  """The network after the projector that predicts the other view's features, if any."""
   settings = config.model
-  if config.loss.name not in methods.PREDICTOR:
+  if not methods.of(config).predictor:
     return None
   return models.Projector(
     settings.predictor_hidden or settings.projector_hidden,
@@ -69,7 +68,7 @@ def predictor(config: ConfigDict) -> models.Projector | None:
 
 def texts_cut(config: ConfigDict, source: Source) -> list[str]:
   """Sentences about the texts of a set that are longer than the text tower."""
-  if config.loss.name != "clip":
+  if not methods.of(config).captions:
     return []
   sentences = []
   for name, split in source.splits.items():
@@ -90,19 +89,7 @@ def negatives(config: ConfigDict) -> str:
 
   Of the global batch, over all devices, processes and chunks.
   """
-  batch, name = config.train.batch_size, config.loss.name
-  others = batch - 1
-  texts = {
-    "nt_xent": f"each view has {2 * others} negatives, both views of the other images",
-    "sup_con": (
-      f"each view has {2 * others + 1} other views as candidates; those of its class "
-      "are positives"
-    ),
-    "clip": f"each image has {others} texts as negatives, each text {others} images",
-    "spectral": f"each view has {others} negatives, the other views of other images",
-    "moco_v3": f"each view has {others} negatives, the slow copy's of other images",
-  }
-  return f"{texts[name]} of the batch" if name in texts else "no negatives"
+  return methods.of(config).describe_negatives(config.train.batch_size)
 
 
 def widths(config: ConfigDict) -> dict[str, int]:
@@ -116,11 +103,8 @@ def widths(config: ConfigDict) -> dict[str, int]:
 
 
 def views(config: ConfigDict) -> int:
-  """V, views of each image in training: pairs of images need two.
-
-  A classifier sees one, and so does a tower beside another.
-  """
-  return 1 if config.loss.name in ("cross_entropy", "clip") else 2
+  """V, random views of each image in a training step."""
+  return methods.of(config).views
 
 
 def augmentation(config: ConfigDict) -> augment.AugmentConfig:

@@ -1,33 +1,19 @@
-"""Every field with its default, the paper's CIFAR recipe, and the methods.
+"""Every field with its default, the paper's CIFAR recipe.
 
-Fields whose default is 0 or () mean "from the data": `resolve` fills them in.
+Fields whose default is 0 or () mean "from the data": `resolve` fills them in. Fields
+that only some methods take are declared with those methods, in `ncl_jax/methods`.
 """
 
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, losses, models, nonneg
-from ncl_jax.config import methods
+from ncl_jax import checks, losses, methods, models, nonneg
 from ncl_jax.errors import InputError
 from ncl_jax.models import vit
 
-METHODS = (
-  "cl",
-  "ncl",
-  "ce",
-  "nce",
-  "ce_projector",
-  "nce_projector",
-  "supcon",
-  "supcon_ncl",
-  *(name + end for name in methods.NAMES for end in ("", "_ncl")),
-)
-# Those whose features, and class weights where there are any, pass the transform.
-MAPPED = tuple(m for m in METHODS if m.startswith("nc") or m.endswith("_ncl"))
-LABELLED = ("sup_con", "cross_entropy")  # losses that need labels
 VITS = ("vit_tiny", "vit_small")
 CHOICES = {
-  "method": METHODS,
-  "loss.name": ("nt_xent", *LABELLED, "clip", *methods.NAMES),
+  "method": methods.VARIANTS,
+  "loss.name": tuple(methods.BY_NAME),
   "loss.transform": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
@@ -48,6 +34,19 @@ def defaults() -> ConfigDict:
   config.method = "ncl"
   config.seed = 0
 
+  _add_data(config)
+  _add_model_and_loss(config)
+  _add_run(config)
+  for setting in methods.settings():
+    section, field = setting.key.split(".")
+    config[section][field] = setting.default
+
+  # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
+  config.expected = ConfigDict()
+  return config.lock()
+
+
+def _add_data(config: ConfigDict) -> None:
   config.data = ConfigDict()
   config.data.source = ""  # see ncl_jax.data.load
   config.data.image_size = 0  # side in pixels as stored; 0: as they are
@@ -55,11 +54,11 @@ def defaults() -> ConfigDict:
   config.data.classes_file = ""  # names of the classes to keep, a line each; "": all
   config.data.on_bad_image = "stop"  # or "skip"
   config.data.pair_factors = ()  # of dsprites: in which the images of a pair differ
-  config.data.on_device_mib = 1024  # training sets up to this size lie on each device
+  config.data.on_device_mib = 1024  # sets up to this size are kept on each device
 
   config.augment = ConfigDict()
   config.augment.size = 0  # side of a view; 0: as stored
-  config.augment.eval_crop = 1.0  # share of the shorter side that evaluation sees
+  config.augment.eval_crop = 1.0  # fraction of the shorter side that evaluation sees
   config.augment.crop_scale = (0.08, 1.0)
   config.augment.crop_ratio = (3 / 4, 4 / 3)
   config.augment.flip = 0.5
@@ -75,6 +74,8 @@ def defaults() -> ConfigDict:
   config.augment.mean = ()  # per channel, of images in [0, 1]; (): from the data
   config.augment.std = ()
 
+
+def _add_model_and_loss(config: ConfigDict) -> None:
   config.model = ConfigDict()
   config.model.backbone = "resnet18"  # "text": of `config.text`, for pairs of texts
   config.model.stem = "cifar"
@@ -83,12 +84,10 @@ def defaults() -> ConfigDict:
   config.model.patch = 0  # side in pixels; 0: from the image's, 16 at 224, 4 at 32
   config.model.pool = "class_token"  # or "mean" over the patches
   config.model.positions = "learned"  # or "fixed"
-  config.model.projector = True  # False: z is h
   config.model.projector_hidden = 2048
   config.model.projector_out = 256
   config.model.projector_layers = 2
   config.model.projector_batch_norm = False  # after each hidden layer
-  config.model.predictor_hidden = 0  # of MoCo v3 and BYOL; 0: as projector_hidden
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
   config.model.remat = False  # less memory, more time, the same numbers
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
@@ -101,31 +100,13 @@ def defaults() -> ConfigDict:
   config.text.heads = 4
 
   config.loss = ConfigDict()
-  # Or "sup_con", "cross_entropy", which need labels; "clip", images with captions; or
-  # one of `families.NAMES`.
-  config.loss.name = "nt_xent"
+  config.loss.name = "nt_xent"  # or another of `methods.BY_NAME`
   config.loss.transform = "rep_relu"  # "identity" is CL
   config.loss.temperature = 0.2
-  config.loss.learn_temperature = False  # from `temperature` on; 0.01 at the lowest
-  config.loss.l1 = 0.0  # weight of the mean of |f|_1, f of unit length
   config.loss.precision = "highest"  # of the loss's matrix products; or "bfloat16"
-  config.loss.weight = 1.0  # factor of a loss of pairs, but not of its penalty
-  # Of MoCo v3, BYOL and DINO: how much of the slow copy stays, at the first step.
-  config.loss.ema_decay = 0.99
-  config.loss.off_diagonal = 0.0051  # of Barlow Twins: the weight of other dimensions
-  # Of VICReg: the weights of its three terms.
-  config.loss.invariance = 25.0
-  config.loss.variance = 25.0
-  config.loss.covariance = 1.0
-  # Of DINO:
-  config.loss.prototypes = 0  # how many
-  config.loss.teacher_temperature = 0.04
-  config.loss.centre_momentum = 0.9
-  # Of cross entropy alone:
-  config.loss.logit_scale = 1.0  # factor of the logits
-  config.loss.label_smoothing = 0.0  # share of the target spread over all classes
-  config.loss.mixup = 0.0  # a of Beta(a, a), the share of either image; 0: no mixing
 
+
+def _add_run(config: ConfigDict) -> None:
   config.optimizer = ConfigDict()
   config.optimizer.name = "lars"
   config.optimizer.learning_rate = 0.4  # times batch_size / 256
@@ -139,8 +120,8 @@ def defaults() -> ConfigDict:
 
   config.train = ConfigDict()
   config.train.batch_size = 256  # images; 0: from the data
-  # In so many chunks the batch passes the network, with the loss of the whole batch but
-  # in the memory of one chunk; BatchNorm sees a chunk at a time, so results differ.
+  # The batch passes the network in this many chunks: the loss of the whole batch in the
+  # memory of one chunk. BatchNorm sees a chunk at a time, so results differ.
   config.train.grad_cache_chunks = 1
   config.train.epochs = 200  # 0: from the data
   config.train.init_from = ""  # a run's directory: its weights, a fresh optimiser
@@ -157,57 +138,46 @@ def defaults() -> ConfigDict:
   config.eval.knn_k = 20
   config.eval.knn_temperature = 0.07
   config.eval.retrieval_k = 10
-  config.eval.activation_rate = 0.03  # share of images at which purity is compared
+  config.eval.activation_rate = 0.03  # fraction of images at which purity is compared
   config.eval.threshold = 1e-5  # |f| below it counts as zero
   # Other data sets, FORM:PATH: one to which features are transferred, and those whose
   # images are out of distribution, with classes of the same names.
   config.eval.transfer = ""
   config.eval.ood = ()
 
-  # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
-  config.expected = ConfigDict()
-  return config.lock()
-
 
 def set_method(config: ConfigDict, argument: str) -> None:
-  """Makes `config` one of `METHODS`, the part after the colon of `--config=FILE:ARG`.
+  """Makes `config` a method's: the part after the colon of `--config=FILE:ARGUMENT`.
 
-  CL and NCL differ by the transform alone, and so do `supcon` and `supcon_ncl`, `byol`
-  and `byol_ncl`, and the like; CE and NCE by the transform and by CE's bias.
-  Classifiers train by SGD on one view of each image, cropped and flipped as the config
-  has it.
+  CL and NCL differ by the transform alone, and so does every other pair of variants; CE
+  and NCE also by CE's bias.
 
   Args:
     config: changed in place.
-    argument: one of `METHODS`, those with a transform (the config's own) also as
-      "ncl,TRANSFORM".
+    argument: one of `methods.VARIANTS`, those with a transform (the config's own) also
+      as "ncl,TRANSFORM".
 
   Raises:
     InputError: for any other argument.
   """
-  method, *rest = argument.split(",")
-  checks.choice("method", method, METHODS)
-  if len(rest) > 1 or (method not in MAPPED and rest):
+  variant, *rest = argument.split(",")
+  checks.choice("method", variant, methods.VARIANTS)
+  transformed = variant in methods.WITH_TRANSFORM
+  if len(rest) > 1 or (rest and not transformed):
     raise InputError(
-      f"config argument {argument!r}: allowed are {', '.join(METHODS)}, and with a "
-      f"transform "
-      f"{', '.join(f'{name},TRANSFORM' for name in MAPPED)}"
+      f"config argument {argument!r}: allowed are {', '.join(methods.VARIANTS)}, and "
+      "with a transform "
+      f"{', '.join(f'{name},TRANSFORM' for name in methods.WITH_TRANSFORM)}"
     )
-  config.method = method
-  family = method.removesuffix("_ncl")
-  if family == "supcon":
-    config.loss.name = "sup_con"
-  elif family in methods.NAMES:
-    methods.set_up(config, family)
-  elif method not in ("cl", "ncl"):
-    config.loss.name = "cross_entropy"
-    config.model.projector = method.endswith("_projector")
-    config.data.pair_factors = ()
-    config.optimizer.update(name="sgd", learning_rate=0.1, weight_decay=5e-4)
-    config.augment.update(jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
-  if config.loss.name not in methods.TEMPERATURE:
+  config.method = variant
+  method, plain = methods.by_variant(variant)
+  # CL and NCL are the two sides of a config's own loss, be it CLIP's.
+  if method is not methods.NT_XENT:
+    config.loss.name = method.name
+  method.set_up(config, plain)
+  if not methods.of(config).takes("loss.learn_temperature"):
     config.loss.learn_temperature = False
-  if method not in MAPPED:
+  if not transformed:
     config.loss.transform = "identity"
   elif rest:
     checks.choice("transform", rest[0], sorted(nonneg.NAMES))

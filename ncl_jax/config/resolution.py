@@ -4,8 +4,9 @@ import math
 
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
 from ncl_jax.config.build import model
-from ncl_jax.config.fields import CHOICES, LABELLED
+from ncl_jax.config.fields import CHOICES
 from ncl_jax.config.keys import get
 from ncl_jax.config.validation import check_augment
 from ncl_jax.data.source import Source
@@ -27,15 +28,16 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
     InputError: if the batch is larger than the training set.
   """
   config = config.copy_and_resolve_references()
-  if config.loss.name in LABELLED and not source.num_classes:
+  method = methods.of(config)
+  if method.labels and not source.num_classes:
     raise InputError(
-      f"loss.name is {config.loss.name} and {source.name} has no labels: without them "
-      f"only {', '.join(n for n in CHOICES['loss.name'] if n not in LABELLED)} work"
+      f"loss.name is {method.name} and {source.name} has no labels: without them "
+      f"only {', '.join(m.name for m in methods.METHODS if not m.labels)} work"
     )
-  if config.loss.name == "clip" and source.split("train").captions is None:
+  if method.captions and source.split("train").captions is None:
     raise InputError(
-      f"loss.name is clip and {source.name} has no captions: a pairs:FILE.npz has "
-      "them, and a tfds set with texts in a feature named caption, captions or text"
+      f"loss.name is {method.name} and {source.name} has no captions: a pairs:FILE.npz "
+      "has them, and a tfds set with texts in a feature named caption, captions or text"
     )
   _check_texts(config, source)
   examples = source.num_examples("train")
@@ -92,7 +94,10 @@ def _check_texts(config: ConfigDict, source: Source) -> None:
     return
   whole = (1.0, 1.0)
   mean, std = source.channel_statistics()
-  fixed: dict[str, tuple] = {"loss.name": ("clip",), "augment.eval_crop": (1.0,)}
+  fixed: dict[str, tuple] = {
+    "loss.name": tuple(m.name for m in methods.METHODS if m.captions),
+    "augment.eval_crop": (1.0,),
+  }
   fixed |= {"augment.crop_scale": (whole,), "augment.crop_ratio": (whole,)}
   steps = ("flip", "jitter", "grayscale", "blur", "solarize")
   fixed |= {f"augment.{step}": (0.0,) for step in steps}

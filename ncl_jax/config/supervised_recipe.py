@@ -30,9 +30,9 @@ class Recipe:
     warmup_epochs: cosine only; at most `epochs`.
     warmup_start: cosine only: the learning rate of the first step.
     milestones: step only: epochs after which the rate is a tenth of what it was.
-    label_smoothing: share of the target spread over all classes.
+    label_smoothing: probability that is spread over all classes.
     layer_decay: the rate of a layer is that of the layer above it, times this.
-    label_fraction: share of the training labels used, drawn by class.
+    label_fraction: fraction of the training labels used, drawn by class.
 
   Raises:
     InputError: a value outside its range.

@@ -4,12 +4,54 @@ import math
 
 from ml_collections import ConfigDict
 
-from ncl_jax import augment, checks, data, optimizers
-from ncl_jax.config import methods
-from ncl_jax.config.fields import CHOICES, defaults
+from ncl_jax import augment, checks, data, methods, optimizers
+from ncl_jax.config.fields import CHOICES
 from ncl_jax.config.keys import get
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
+
+# Fields that must be greater than 0, and those that must not be negative.
+POSITIVE = (
+  "loss.temperature",
+  "model.width",
+  "model.projector_hidden",
+  "model.projector_out",
+  "model.projector_layers",
+  "text.length",
+  "text.width",
+  "text.layers",
+  "text.heads",
+  "optimizer.learning_rate",
+  "optimizer.probe_learning_rate",
+  "optimizer.trust_coefficient",
+  "train.grad_cache_chunks",
+  "train.log_every_steps",
+  "train.checkpoint_every_epochs",
+  "train.keep_checkpoints",
+  "eval.batch_size",
+  "eval.knn_k",
+  "eval.knn_temperature",
+  "eval.retrieval_k",
+)
+NOT_NEGATIVE = (
+  "seed",
+  "data.image_size",
+  "data.train_examples",
+  "augment.size",
+  "optimizer.momentum",
+  "optimizer.weight_decay",
+  "optimizer.warmup_epochs",
+  "optimizer.warmup_start",
+  "train.batch_size",
+  "train.epochs",
+  "train.checkpoint_every_minutes",
+  "train.cpu_devices",
+  "train.steps_per_call",
+  "data.on_device_mib",
+  "model.patch",
+  "eval.test_every_epochs",
+  "eval.threshold",
+)
 
 
 def validate(config: ConfigDict) -> None:
@@ -27,60 +69,10 @@ def validate(config: ConfigDict) -> None:
       data.check(spec)
   for file in (config.data.classes_file, config.train.init_from):
     paths.local(file)
-  for key in (
-    "loss.temperature",
-    "loss.logit_scale",
-    "loss.weight",
-    "loss.teacher_temperature",
-    "model.width",
-    "model.projector_hidden",
-    "model.projector_out",
-    "model.projector_layers",
-    "text.length",
-    "text.width",
-    "text.layers",
-    "text.heads",
-    "optimizer.learning_rate",
-    "optimizer.probe_learning_rate",
-    "optimizer.trust_coefficient",
-    "train.grad_cache_chunks",
-    "train.log_every_steps",
-    "train.checkpoint_every_epochs",
-    "train.keep_checkpoints",
-    "eval.batch_size",
-    "eval.knn_k",
-    "eval.knn_temperature",
-    "eval.retrieval_k",
-  ):
+  for key in POSITIVE:
     if not (math.isfinite(get(config, key)) and get(config, key) > 0):
       raise InputError(f"{key} is {get(config, key)}: it must be greater than 0")
-  for key in (
-    "seed",
-    "data.image_size",
-    "data.train_examples",
-    "augment.size",
-    "loss.mixup",
-    "optimizer.momentum",
-    "optimizer.weight_decay",
-    "optimizer.warmup_epochs",
-    "optimizer.warmup_start",
-    "train.batch_size",
-    "train.epochs",
-    "train.checkpoint_every_minutes",
-    "train.cpu_devices",
-    "train.steps_per_call",
-    "data.on_device_mib",
-    "loss.l1",
-    "loss.off_diagonal",
-    "loss.invariance",
-    "loss.variance",
-    "loss.covariance",
-    "loss.prototypes",
-    "model.predictor_hidden",
-    "model.patch",
-    "eval.test_every_epochs",
-    "eval.threshold",
-  ):
+  for key in NOT_NEGATIVE:
     if not (math.isfinite(get(config, key)) and get(config, key) >= 0):
       raise InputError(f"{key} is {get(config, key)}: it must not be negative")
   if config.seed >= 2**63:
@@ -92,8 +84,11 @@ def validate(config: ConfigDict) -> None:
         f"loss.temperature is {config.loss.temperature}: where it is learnt it must be "
         f"at least {lowest}"
       )
-  _check_classifier(config)
-  methods.check(config, defaults())
+  methods.check(config)
+  if config.loss.mixup and config.train.grad_cache_chunks > 1:
+    raise InputError(
+      "loss.mixup mixes a whole batch: train.grad_cache_chunks must be 1"
+    )
   if config.text.width % config.text.heads:
     raise InputError(
       f"text.width is {config.text.width}: it must be a multiple of text.heads, "
@@ -106,32 +101,6 @@ def validate(config: ConfigDict) -> None:
       f"eval.activation_rate is {config.eval.activation_rate}: allowed is (0, 1]"
     )
   check_augment(config)
-
-
-def _check_classifier(config: ConfigDict) -> None:
-  """What cross entropy takes; its settings without it are a mistake too."""
-  settings = config.loss
-  if not 0 <= settings.label_smoothing < 1:
-    raise InputError(
-      f"loss.label_smoothing is {settings.label_smoothing}: allowed is [0, 1)"
-    )
-  if settings.name == "cross_entropy":
-    if settings.learn_temperature:
-      raise InputError("loss.learn_temperature: cross entropy has no temperature")
-    if settings.mixup and config.train.grad_cache_chunks > 1:
-      raise InputError(
-        "loss.mixup mixes a whole batch: train.grad_cache_chunks must be 1"
-      )
-    if settings.l1:
-      raise InputError(f"loss.l1 is {settings.l1}: cross entropy has no such penalty")
-    return
-  for key, neutral in (("logit_scale", 1.0), ("label_smoothing", 0.0), ("mixup", 0.0)):
-    if settings[key] != neutral:
-      raise InputError(
-        f"loss.{key} is {settings[key]}: only loss.name=cross_entropy takes it"
-      )
-  if not config.model.projector:
-    raise InputError("model.projector is False: only loss.name=cross_entropy takes it")
 
 
 def check_augment(config: ConfigDict) -> None:

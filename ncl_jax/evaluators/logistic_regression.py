@@ -11,7 +11,7 @@ import optax
 
 from ncl_jax import checks
 from ncl_jax.evaluators import supervised
-from ncl_jax.training import step
+from ncl_jax.runtime import compiler
 
 # Of the mean loss, for features of unit root mean square.
 REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -205,7 +205,7 @@ def fit(
 def _compiled_fit():
   # The line search makes a large program of little work beside its matrix products,
   # which are as fast at any level.
-  return jax.jit(_fit, compiler_options=step.cpu_effort(0))
+  return jax.jit(_fit, compiler_options=compiler.cpu_effort(0))
 
 
 def _fit(along, labels, weights, regularization, start, most):

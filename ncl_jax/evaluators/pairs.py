@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from ncl_jax import metrics
+from ncl_jax import methods, metrics
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import feature_stats
@@ -156,7 +156,7 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   test = source.split("test")
   f = run.layer("f", "test")
   one, other = sides(config, source)
-  if config.loss.name == "clip":
+  if methods.of(config).captions:
     assert isinstance(run, Run)  # two towers are a network
     g = embed_texts(run, _captions(source))
     groups = np.unique(_captions(source), return_inverse=True)[1]
@@ -215,7 +215,7 @@ def _recall(
 
 def sides(config: ConfigDict, source: Source) -> tuple[str, str]:
   """What the two halves of a pair are called in the result."""
-  if config.loss.name == "clip":
+  if methods.of(config).captions:
     return ("text", "caption") if source.texts else ("image", "text")
   return "image", "partner"
 

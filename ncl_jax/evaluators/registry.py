@@ -10,6 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import rows as rows_lib
@@ -157,7 +158,7 @@ def paired(config: ConfigDict, source: Source) -> bool:
   # Partners that are drawn anew in each step are no pairs to be found again.
   drawn = bool(config.data.pair_factors)
   partners = source.split("test").partners is not None and not drawn
-  return config.loss.name == "clip" or partners
+  return methods.of(config).captions or partners
 
 
 def check(names: Sequence[str], config: ConfigDict, source: Source) -> None:

@@ -19,7 +19,7 @@ from ncl_jax.features import Features
 from ncl_jax.host import paths
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 LAYERS = ("h", "f")
@@ -105,8 +105,8 @@ class Run(FeatureSource):
 
   def untrained(self) -> "Run":
     """The same network before its first step."""
-    variables = step_lib.build(
-      lambda: step_lib.init_variables(self.config, self.source), self.mesh
+    variables = state_lib.build(
+      lambda: state_lib.init_variables(self.config, self.source), self.mesh
     )
     return dataclasses.replace(self, variables=variables)
 
@@ -164,7 +164,7 @@ def open_run(
       ", and of test images that it may have been trained on" * source.divided,
     )
   mesh = sharding_lib.make_mesh()
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   variables, step = checkpoint.load_model(
     path, shapes, sharding_lib.replicated(mesh), step
   )

@@ -25,7 +25,7 @@ from ncl_jax.evaluators.supervised_step import Task, make_step
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import fingerprints
-from ncl_jax.training.step import TrainState, build
+from ncl_jax.training.state import TrainState, build
 
 
 @dataclasses.dataclass(frozen=True)

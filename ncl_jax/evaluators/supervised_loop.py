@@ -16,7 +16,7 @@ from ncl_jax.checks import divergence
 from ncl_jax.data.source import Source
 from ncl_jax.runtime import checkpoint, distributed, jsonl
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training.step import TrainState
+from ncl_jax.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)

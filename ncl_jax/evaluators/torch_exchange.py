@@ -11,7 +11,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checks, interop
+from ncl_jax import checks, interop, methods
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -21,7 +21,7 @@ from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import loss as loss_lib
 from ncl_jax.training import restore
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 NAMES = ("torch", "ours")
@@ -55,7 +55,7 @@ def import_torch(
     InputError: if the file, the config and the data do not fit; nothing is written.
   """
   config_lib.validate(config)
-  if config.loss.name not in ("nt_xent", "sup_con"):
+  if not methods.of(config).released:
     raise InputError(
       f"config.method is {config.method}: files are of pretraining runs. Import it as "
       "ncl or cl, and start another method from that by train.init_from"
@@ -70,7 +70,7 @@ def import_torch(
   if not classifier:
     variables["params"].pop("probe", None)
   restore.check_fit(variables, config, source, str(file))
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   if source.num_classes and "probe" not in variables["params"]:
     logging.info("no online classifier in the new directory: its probe is all zeros")
     variables["params"]["probe"] = jax.tree.map(
@@ -190,7 +190,7 @@ def _check_released(run: Run) -> None:
       "a network with another projector than two linear layers, which the released "
       "code does not have"
     )
-  elif run.config.loss.name == "clip":
+  elif methods.of(run.config).captions:
     what = "two towers, and the released code has one"
   if what:
     raise InputError(f"{run.path} is of {what}: --names=ours writes it")

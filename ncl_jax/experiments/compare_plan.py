@@ -16,7 +16,7 @@ from ncl_jax.host import paths
 from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 
 def describe(
@@ -48,7 +48,7 @@ def describe(
   }
   run = dry_run.describe(config, folders["ncl", config.seed], recipe, source)
   resolved = config_lib.resolve(config, source)
-  variables = jax.eval_shape(lambda: step_lib.init_variables(resolved, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(resolved, source))
   forward = cost.step_flops(resolved, source, variables) / (
     3 * config_lib.views(resolved) * resolved.train.batch_size
   )

@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import ncl_jax
+from ncl_jax import methods as methods_lib
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import registry
@@ -117,7 +118,7 @@ def _facts(config: ConfigDict, source: Source) -> tuple[tuple[str, str], ...]:
   """How it was made, by NCL's resolved config."""
   things = "texts" if source.texts else "images"
   towers = ""
-  if config.loss.name == "clip":
+  if methods_lib.of(config).captions:
     towers = "; all but the rows of pairs and towers look at the first tower alone"
   return (
     (

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ncl_jax import augment, checks, features
+from ncl_jax import augment, checks, features, methods
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators.run import FeatureSource, Run
@@ -135,7 +135,7 @@ def make(key: str, cl: Run, ncl: Run) -> FeatureSource | None:
   if key == "cl_transform":
     return last_layer(cl, np.eye(config_lib.widths(cl.config)["z"]), 0.0, transform)
   if key.startswith("cl_varimax"):
-    if cl.config.loss.name != "clip":
+    if not methods.of(cl.config).captions:
       return None
     name = transform if key.endswith("_transform") else "identity"
     return last_layer(cl, _varimax(cl), 0.0, name)
@@ -218,7 +218,7 @@ def calibrate(run: Run) -> Run:
     batch = next(batches)
     images = sharding_lib.to_global(mesh, batch["image"])
     texts = {}
-    if config.loss.name == "clip":
+    if methods.of(config).captions:
       captions = source.split("train").captions
       assert captions is not None  # as `config.resolve` has seen
       tokens = byte_tokenizer.encode(captions[batch["id"]], config.text.length)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import registry
 from ncl_jax.evaluators import rows as rows_lib
@@ -54,7 +55,7 @@ def controls_table(
     "energy-weighted purity, cons.: class consistency, "
     "purity: at a fixed activation rate, chance: consistency of shuffled labels.",
   ]
-  if config.loss.name == "clip":
+  if methods.of(config).captions:
     lines.append(
       "Pairs and the other tower are left out of controls that change or replace the "
       "first tower alone."

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ncl_jax import config as config_lib
-from ncl_jax import features
+from ncl_jax import features, methods
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
@@ -70,7 +70,7 @@ def explore(
     texts = tuple(texts_lib.from_pictures(split.images[np.arange(len(ids))]))
   # Beside a text tower the partner of an image is its text.
   partners = None
-  if split.partners and any(x.config.loss.name != "clip" for x in opened):
+  if split.partners and not all(methods.of(x.config).captions for x in opened):
     partners = split.partners(np.arange(len(ids)), np.random.default_rng(0))
   sides = tuple(
     dataclasses.replace(
@@ -131,7 +131,7 @@ def _others(
   partners: np.ndarray | None,
 ) -> dict[str, Any]:
   """Features of what stands beside the images, by the run's other tower."""
-  if run.config.loss.name == "clip":
+  if methods.of(run.config).captions:
     # As trained: whole captions. And words alone, as they name what a dimension is.
     texts = {"captions": captions, "words": words}
     return {

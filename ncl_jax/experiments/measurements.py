@@ -9,6 +9,7 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import execute, registry
 from ncl_jax.evaluators.registry import Evaluator
@@ -158,7 +159,7 @@ def _that_apply(
       return False
     if declared.trains and not control.own_backbone:
       return False  # it would only repeat what CL's gives
-    two_towers = features.config.loss.name == "clip"
+    two_towers = methods.of(features.config).captions
     return not declared.pairs or not two_towers or control.both_towers
 
   return [name for name in names if applies(registry.registered()[name])]

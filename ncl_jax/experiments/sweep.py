@@ -11,7 +11,7 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-from ncl_jax import checks
+from ncl_jax import checks, methods
 from ncl_jax import config as config_lib
 from ncl_jax.errors import Failed, InputError, Stopped
 from ncl_jax.evaluators import execute, knn, registry
@@ -108,16 +108,16 @@ def _of_method(config, words, recipe) -> ConfigDict:
   """The recipe of a trial's method, changed as `config` was from its own."""
   if METHOD not in words:
     return config.copy_and_resolve_references()
-  checks.choice(METHOD, words[METHOD], config_lib.METHODS)
+  checks.choice(METHOD, words[METHOD], methods.VARIANTS)
   if recipe is None:
     raise InputError("method in the grid: it needs a config file to take recipes from")
   base = recipe(words[METHOD])
-  mapped = base.method in config_lib.MAPPED
+  transformed = base.method in methods.WITH_TRANSFORM
   for key, value in config_lib.overrides(recipe(""), config).items():
     # What says where a transform is applied means nothing without one.
-    if key != METHOD and (mapped or not key.startswith("loss.transform")):
+    if key != METHOD and (transformed or not key.startswith("loss.transform")):
       config_lib.put(base, key, value)
-  if not mapped and any(key.startswith("loss.transform") for key in words):
+  if not transformed and any(key.startswith("loss.transform") for key in words):
     raise InputError(
       f"the grid has both a transform and method={base.method}, which has none: sweep "
       "methods with a transform, and loss.transform=identity,..."

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
+
 TENTHS = 10
 NEAR = 0.1  # share of the loss of guessing; less below it is near
 STEEP = 0.5  # of the mean fall of a tenth
@@ -50,5 +52,4 @@ def of(
 
 def candidates(config: ConfigDict) -> int:
   """Among how many the loss asks for the right one; 0 where it does not ask so."""
-  batch = config.train.batch_size
-  return {"nt_xent": 2 * batch - 1, "clip": batch}.get(config.loss.name, 0)
+  return methods.of(config).candidates(config.train.batch_size)

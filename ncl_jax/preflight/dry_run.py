@@ -12,7 +12,8 @@ from ncl_jax.data.source import Source
 from ncl_jax.host import resources
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost, ema, input_pipeline
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 # Of each split; spread over it.
@@ -50,8 +51,7 @@ def describe(
   config_lib.validate(config)
   source = source or workdir_lib.load_source(config)
   resolved, path, mesh = workdir_lib.prepare(config, workdir, source)
-  resident = input_pipeline.is_resident(resolved, source, mesh)
-  input_pipeline.steps_per_call(resolved, resident)
+  on_device = input_pipeline.layout(resolved, source, mesh).on_device
   cost.check_memory(resolved, source)
   read = sum(_read_some(source, split) for split in source.splits)
   changed = [] if recipe is None else config_lib.differences(recipe, config)
@@ -61,10 +61,10 @@ def describe(
     config_lib.to_json(resolved).rstrip(),  # long: what matters stands below it
     *_listed("Changed here", changed, "nothing: the settings are the file's"),
     *_listed("From the data", filled, "nothing"),
-    *_data(source, read, resident),
+    *_data(source, read, on_device),
     *(f"          {sentence}" for sentence in config_lib.texts_cut(resolved, source)),
     *_length(resolved, source, path),
-    *_network(resolved, source, mesh.size, _image_bytes(source) * resident),
+    *_network(resolved, source, mesh.size, _image_bytes(source) * on_device),
     "Nothing was trained, and nothing written.",
   ]
   return "\n".join(lines)
@@ -76,12 +76,12 @@ def _read_some(source: Source, split: str) -> int:
   return len(source.split(split).images[rows])
 
 
-def _data(source: Source, read: int, resident: bool) -> list[str]:
+def _data(source: Source, read: int, on_device: bool) -> list[str]:
   sizes = ", ".join(f"{source.num_examples(s)} {s}" for s in source.splits)
   lines = [
     f"Data      {source.name}: {sizes} "
     f"{source.form}; {read} of them read without fault",
-    f"          {'on the devices whole' if resident else 'sent batch by batch'}; "
+    f"          {'on the devices whole' if on_device else 'sent batch by batch'}; "
     + source.classes,
   ]
   if not source.num_classes:
@@ -106,9 +106,9 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
 
 
 def _network(
-  config: ConfigDict, source: Source, devices: int, resident: int
+  config: ConfigDict, source: Source, devices: int, image_bytes: int
 ) -> list[str]:
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   parts = ", ".join(
     f"{name} {sum(math.prod(x.shape) for x in jax.tree.leaves(tree)):,}"
     for name, tree in variables["params"].items()
@@ -122,7 +122,7 @@ def _network(
   cpu = cost.cpu_seconds(config, work)
   return [
     f"Network   {config.model.backbone}, {total:,} parameters: {parts}",
-    *_memory(state, kept, resident, devices),
+    *_memory(state, kept, image_bytes, devices),
     f"Work      {flops:.1e} operations a step, {work:.1e} in all: about "
     f"{cost.duration(cpu)} on two CPU\n          cores, "
     f"{cost.duration(work / cost.GPU_FLOPS)} on a data-centre GPU (estimated)",
@@ -137,8 +137,8 @@ def state_bytes(config: ConfigDict, source: Source) -> int:
     config: resolved settings.
     source: the data.
   """
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
-  optimizer, _ = step_lib.make_optimizer(config, 1)
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  optimizer, _ = optimizer_lib.make_optimizer(config, 1)
   parts = (
     variables,
     jax.eval_shape(optimizer.init, variables["params"]),

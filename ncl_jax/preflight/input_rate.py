@@ -29,7 +29,7 @@ class Rate:
     seconds: of wall time, and
     cpu_seconds: of all threads.
     cores: that this process may use.
-    resident: whether training would need none of it, see `feed.is_resident`.
+    on_device: whether training decodes nothing, see `input_pipeline.layout`.
     bytes_per_image: that go to the devices.
     peak_memory: bytes, of this process.
   """
@@ -38,7 +38,7 @@ class Rate:
   seconds: float
   cpu_seconds: float
   cores: int
-  resident: bool
+  on_device: bool
   bytes_per_image: int
   peak_memory: float
 
@@ -78,9 +78,9 @@ def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
     seconds=seconds,
     cpu_seconds=spent,
     cores=resources.cores(),
-    resident=input_pipeline.is_resident(
+    on_device=input_pipeline.layout(
       config, source, sharding.make_mesh(jax.devices()[:1])
-    ),
+    ).on_device,
     bytes_per_image=math.prod(source.image_shape),
     peak_memory=resources.peak_memory(),
   )
@@ -123,6 +123,6 @@ def run(config: ConfigDict, batches: int, accelerator: str) -> str:
     f"one {accelerator} takes up to {needed:,.0f} images/s of this network, at "
     f"{SHARE:.0%} of its peak: {needed / rate.per_core:.1f} cores like these",
   ]
-  if rate.resident:
+  if rate.on_device:
     lines.append("these data lie on the devices whole: training needs none of this")
   return "\n".join(lines)

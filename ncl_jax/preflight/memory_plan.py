@@ -23,11 +23,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
+from ncl_jax import methods
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.runtime import hlo, sharding, timing
+from ncl_jax.runtime import compiler, hlo, sharding, timing
 from ncl_jax.training import input_pipeline, workdir
-from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 # Memory of one device as JAX counts them, GiB, by a part of its `device_kind`; the
@@ -60,7 +62,8 @@ class Plan:
     devices: how many, and of which kind.
     batch: images in a global batch.
     per_call: steps in a call of the program.
-    form: of NT-Xent, see `objective.form`; the name of another loss.
+    form: NT-Xent's implementation, see `methods.implementations.choose`; the name of
+      another loss.
     compile_seconds: tracing included.
     arguments: bytes by what they hold: parameters, optimiser state, data, ...
     temp: bytes of activations, gradients and the like.
@@ -204,38 +207,32 @@ def plan(
   mesh = sharding.make_mesh(devices)
   batch = config.train.batch_size
   sharding.check_batch(mesh, batch, config.train.grad_cache_chunks)
-  resident = input_pipeline.is_resident(config, source, mesh)
-  per_call = input_pipeline.steps_per_call(config, resident, mesh)
-  optimizer, learning_rate = step_lib.make_optimizer(
+  placed = input_pipeline.layout(config, source, mesh)
+  on_device = placed.on_device
+  optimizer, learning_rate = optimizer_lib.make_optimizer(
     config, source.steps_per_epoch(batch)
   )
-  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
-  steps = step_lib.make_steps(
-    config,
-    source,
-    mesh,
-    optimizer,
-    learning_rate,
-    resident=resident,
-    per_call=per_call,
-  )
-  data = _data(config, source, batch, resident)
-  form = config.loss.name
-  if form == "nt_xent":
-    form = loss_lib.form(2 * batch, config_lib.widths(config)["z"], mesh.size)
+  state = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
+  steps = step_lib.make_steps(config, source, mesh, optimizer, learning_rate, placed)
+  data = _data(config, source, batch, on_device)
+  method = methods.of(config)
+  form = method.name
+  if method.implementation:
+    width = config_lib.widths(config)["z"]
+    form = method.implementation(2 * batch, width, mesh.size)
   known: dict[str, Any] = {
     "devices": mesh.size,
     "kind": devices[0].device_kind,
     "batch": batch,
-    "per_call": per_call,
+    "per_call": placed.steps_per_call,
     "form": form,
     "arguments": {
       "parameters": _bytes(state.params),
       "batch statistics": _bytes(state.batch_stats),
       "optimiser state": _bytes(state.opt_state),
       **({"momentum encoder": _bytes(state.momentum)} if state.momentum else {}),
-      "training images" if resident else "batch": _bytes(data)
-      // (1 if resident else mesh.size),
+      "training images" if on_device else "batch": _bytes(data)
+      // (1 if on_device else mesh.size),
     },
     "limit": _limit(mesh),
     "views": config_lib.views(config),
@@ -246,7 +243,7 @@ def plan(
   try:
     if dump is not None and not code:
       return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
-    compiled = lowered.compile(step_lib.cpu_effort(1, mesh))
+    compiled = lowered.compile(compiler.cpu_effort(1, mesh))
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
@@ -343,16 +340,16 @@ def assigned(text: str) -> tuple[int, int]:
 
 
 def _data(
-  config: ConfigDict, source: Source, batch: int, resident: bool
+  config: ConfigDict, source: Source, batch: int, on_device: bool
 ) -> dict[str, Any]:
-  count = source.num_examples("train") if resident else batch
+  count = source.num_examples("train") if on_device else batch
   label = jax.ShapeDtypeStruct((count,), np.int32)
-  shape = (math.prod(source.image_shape),) if resident else source.image_shape
+  shape = (math.prod(source.image_shape),) if on_device else source.image_shape
   image = jax.ShapeDtypeStruct((count, *shape), np.uint8)
   data = {"image": image, "label": label}
-  if config.loss.name == "clip":
+  if methods.of(config).captions:
     data["tokens"] = jax.ShapeDtypeStruct((count, config.text.length), np.int32)
-  return data | ({"order": label} if resident else {})
+  return data | ({"order": label} if on_device else {})
 
 
 def _bytes(tree: Any) -> int:
@@ -377,7 +374,7 @@ def model_flops(config: ConfigDict, source: Source) -> int:
   size, channels = config.augment.size, source.image_shape[-1]
   shape = (config_lib.views(config), size, size, channels)
   views = jax.ShapeDtypeStruct(shape, jnp.float32)
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   return 3 * timing.flops(config_lib.model(config).apply, variables, views)
 
 

@@ -1,7 +1,7 @@
 """The classifier of supervised training: its weights, its loss, mixed images.
 
-CE and NCE are the same program: the scores are `scale map(z) . map(w_k) + b_k`, with
-the transform "identity" and the bias for CE, without a bias for any other transform.
+CE and NCE are the same program: the scores are `scale t(z) . t(w_k) + b_k`, where t is
+the transform. With "identity" it is CE; any other transform has no bias.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import losses, nonneg, numerics
+from ncl_jax import losses, methods, nonneg, numerics
 from ncl_jax.data.source import Source
 
 
@@ -27,7 +27,7 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
     bias with the transform "identity" only; {} for losses without class weights. The
     weights are the same for every transform.
   """
-  if config.loss.name != "cross_entropy":
+  if not methods.of(config).classifier:
     return {}
   classes, width = source.num_classes, config_lib.widths(config)["z"]
   # A key of its own: the network's are drawn from the seed's key itself.
@@ -41,10 +41,10 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
   return {"classifier": weights}
 
 
-def _mapped(
+def _transformed(
   config: ConfigDict, weights: Any, z: jax.typing.ArrayLike
 ) -> dict[str, Any]:
-  """The arguments that the loss and the scores share."""
+  """The arguments of both the loss and the scores."""
   return {
     "features": nonneg.apply(z, config.loss.transform),
     "prototypes": nonneg.apply(weights["prototypes"], config.loss.transform),
@@ -64,7 +64,7 @@ def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Arr
   Returns:
     [N, K].
   """
-  return losses.scores(**_mapped(config, weights, z))
+  return losses.scores(**_transformed(config, weights, z))
 
 
 def loss(
@@ -76,13 +76,13 @@ def loss(
     config: resolved settings.
     weights: `params["classifier"]`.
     z: [N, D] features before the transform.
-    target: [N, K] the classes' shares; a row of zeros is unlabelled.
+    target: [N, K] class probabilities; a row of zeros is unlabelled.
 
   Returns:
-    (loss, metrics): "accuracy", the share of the target that the highest scores hit,
+    (loss, metrics): "accuracy", the mean probability of the predicted class,
     and "unlabelled", how many rows were left out.
   """
-  given = _mapped(config, weights, z)
+  given = _transformed(config, weights, z)
   each = losses.cross_entropy(
     labels=target, label_smoothing=config.loss.label_smoothing, **given
   )
@@ -96,11 +96,11 @@ def loss(
   return each.sum() / total, values
 
 
-def shares(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
-  """How much of itself each image keeps where images are mixed: one draw a batch.
+def mixing_weights(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
+  """Draws mixup's weight lambda from Beta(a, a), one for the whole batch.
 
   Args:
-    config: for `loss.mixup`, a of Beta(a, a).
+    config: `loss.mixup` is a.
     key: random key.
     n: images.
 
@@ -113,12 +113,12 @@ def shares(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
   return jnp.full(n, jax.random.beta(key, alpha, alpha, dtype=jnp.float32))
 
 
-def mix(x: jax.Array, share: jax.Array) -> jax.Array:
-  """`share x_n + (1 - share) x_{N-1-n}`: each row with its opposite in the batch.
+def mix(x: jax.Array, weight: jax.Array) -> jax.Array:
+  """`weight x_n + (1 - weight) x_{N-1-n}`: each row with its opposite in the batch.
 
   Args:
     x: [N, ...].
-    share: [N].
+    weight: [N], in [0, 1].
 
   Returns:
     As x.
@@ -126,5 +126,5 @@ def mix(x: jax.Array, share: jax.Array) -> jax.Array:
   >>> mix(jnp.array([[0.0], [8.0]]), jnp.array([0.75, 0.75])).tolist()
   [[2.0], [6.0]]
   """
-  share = share.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
-  return share * x + (1 - share) * x[::-1]
+  weight = weight.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
+  return weight * x + (1 - weight) * x[::-1]

@@ -1,10 +1,11 @@
-"""Watches a whole epoch for dimensions that mean nothing: dead, constant; empty rows.
+"""Statistics of features during training: of a batch, and of a whole epoch.
 
-A dimension that stays at zero for every image is dead, one that gives every image the
-same value is constant; an image whose features are all zero has no gradient. One batch
-cannot tell; an epoch of training features, folded up step by step, can at no cost.
+A dimension that is zero for every image is dead. One that has the same value for every
+image is constant. An image whose features are all zero has no gradient. One batch is
+too small to show this; every step updates the statistics of its epoch.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -13,12 +14,12 @@ import jax.numpy as jnp
 from ncl_jax import metrics
 from ncl_jax.numerics import l2_normalize
 
-# A warning is given beyond these shares; runs of configs/digits.py stay below.
+# A warning is given beyond these fractions; runs of configs/digits.py stay below.
 DEAD, CONSTANT, EMPTY = 0.5, 0.5, 0.01
 
 
 def start(width: int) -> dict[str, jax.Array]:
-  """The record of no features yet.
+  """Empty statistics.
 
   Args:
     width: D.
@@ -35,15 +36,15 @@ def start(width: int) -> dict[str, jax.Array]:
 
 
 def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, Any]:
-  """Adds a batch to the record.
+  """Adds a batch to the statistics.
 
   Args:
     record: from `start` or `fold`.
     z: [N, V, D] features after the transform, not normalised.
-    fresh: bool, True to begin a new record with this batch.
+    fresh: bool, True to start anew with this batch.
 
   Returns:
-    The new record.
+    The new statistics.
   """
   f = l2_normalize(z).reshape(-1, z.shape[-1])
   before = jax.tree.map(
@@ -58,15 +59,15 @@ def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, An
 
 
 def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
-  """What the epoch showed.
+  """Summarises an epoch.
 
   Args:
-    record: of its steps.
-    threshold: |f| below it counts as zero; differences below it as none.
+    record: from `fold`, after the epoch's last step.
+    threshold: |f| below it counts as zero; so does a smaller difference.
 
   Returns:
     Scalars: "epoch_live_dimensions"; "epoch_constant_dimensions", of those;
-    "epoch_zero_rows", the share of views without any feature.
+    "epoch_zero_rows", the fraction of all-zero views.
   """
   live = jnp.maximum(jnp.abs(record["low"]), jnp.abs(record["high"])) > threshold
   constant = live & (record["high"] - record["low"] < threshold)
@@ -78,7 +79,7 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
 
 
 def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, str]:
-  """What to tell the user after an epoch, with the remedy.
+  """Returns warnings about an epoch, each with a remedy.
 
   Args:
     values: from `summary`.
@@ -86,7 +87,7 @@ def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, st
     transform: the run's transform.
 
   Returns:
-    What is wrong ("dead", "constant", "empty") -> the line; {} if all is well.
+    {"dead", "constant" or "empty": warning}; {} if there are none.
   """
   lines = {}
   dead = width - int(values["epoch_live_dimensions"])
@@ -112,3 +113,36 @@ def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, st
       f"{empty:.1%} of the views have no feature and so no gradient; try {gentle}"
     )
   return lines
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def batch_statistics(
+  z: jax.Array, labels: jax.Array, num_classes: int, threshold: float
+) -> dict[str, jax.Array]:
+  """Statistics of the features of a batch, as in the released code's log.
+
+  A program of its own, run only for logged steps: the decomposition behind the
+  effective rank would slow down every step.
+
+  Args:
+    z: [N, V, D] projector outputs after the transform, as the step returns them.
+    labels: [N]; -1 where unknown.
+    num_classes: K; 0 leaves out class consistency.
+    threshold: |f| below it counts as zero.
+
+  Returns:
+    Scalars: fraction of zeros, active dimensions, all-zero rows, effective rank, and
+    the mean class consistency of the active dimensions.
+  """
+  f = l2_normalize(z).reshape(-1, z.shape[-1])
+  labels = jnp.repeat(labels, z.shape[1])
+  values = {
+    "sparsity": metrics.sparsity(f, threshold),
+    "live_dimensions": metrics.active_dimensions(f, threshold).sum(),
+    "zero_rows": metrics.num_zero_rows(f),
+    "effective_rank": metrics.effective_rank(f),
+  }
+  if num_classes:
+    rate, _ = metrics.class_consistency(f, labels, num_classes, threshold=threshold)
+    values["class_consistency"] = jnp.nanmean(rate)
+  return values

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
+from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.host import npz
 from ncl_jax.runtime import timing
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 # Operations a second: of two cores of a server on a ResNet-18 (docs/performance.md) and
 # on a network of an eighth of its width (the README's `launch.check`); and, assumed, a
@@ -37,30 +38,30 @@ _PHOTOGRAPH = 96
 
 
 def cost_warning(config: ConfigDict, source: Source) -> list[str]:
-  """What someone at a CPU should know before a training begins that takes hours.
+  """Warnings for a CPU run that takes hours, before it begins.
 
   Args:
     config: resolved settings.
     source: the data.
 
   Returns:
-    Sentences; none on an accelerator, or where an hour is enough.
+    Sentences; none on an accelerator, or for runs of less than an hour.
   """
   steps = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
   pixels = steps * config.train.batch_size * config.augment.size**2
   # Counting operations takes half a second: not where it cannot be long.
   if jax.default_backend() != "cpu" or pixels < _FEW_PIXELS:
     return []
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   cpu = cpu_seconds(config, step_flops(config, source, variables) * steps)
   if cpu <= _LONG:
     return []
-  first = f"about {duration(cpu)} on two CPU cores are to be expected (estimated)"
+  first = f"about {duration(cpu)} on two CPU cores (estimated)"
   return [first, *(" ".join(line.split()) for line in advice(config, cpu))]
 
 
 def cpu_seconds(config: ConfigDict, work: float) -> float:
-  """So many operations on two cores."""
+  """Seconds that so many operations take on two CPU cores."""
   return work / (_CPU_FLOPS if config.model.width >= _NARROW else _CPU_FLOPS_NARROW)
 
 
@@ -80,7 +81,7 @@ def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
       "--config.model.dtype=float32 --config.train.epochs=100"
     )
   long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
-  if long and config.method in ("cl", "ncl"):
+  if long and methods.of(config) is methods.NT_XENT:
     lines.append(
       "Advice    or minutes: ncl train_projector trains the projector alone, on a "
       "pretrained\n          backbone's file; see docs/your_images.md"
@@ -89,7 +90,7 @@ def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
 
 
 def images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStruct:
-  """Shape of a batch of views of one kind."""
+  """Shape of a batch of `count` views."""
   size = config.augment.size
   return jax.ShapeDtypeStruct((count, size, size, source.image_shape[-1]), jnp.float32)
 
@@ -146,7 +147,7 @@ def check_memory(config: ConfigDict, source: Source) -> None:
   # Tracing takes half a second: not where a ResNet-50's activations would fit.
   if jax.default_backend() != "cpu" or not there or views * _PIXEL_BYTES < there:
     return
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   needed = kept_bytes(config, source, variables)
   if needed > there:
     raise InputError(
@@ -163,7 +164,7 @@ def tree_bytes(tree: Any) -> int:
 
 
 def step_flops(config: ConfigDict, source: Source, variables: Any) -> float:
-  """Of network, forward and backward, which is twice forward; the usual count."""
+  """Operations of the network in a step: the backward pass counts twice."""
   one = images(config, source, config_lib.views(config))
   forward = timing.flops(config_lib.model(config).apply, variables, one)
   return 3.0 * forward * config.train.batch_size

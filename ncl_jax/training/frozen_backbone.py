@@ -17,7 +17,16 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import checks, interop, losses, metrics, nonneg, numerics, optimizers
+from ncl_jax import (
+  checks,
+  interop,
+  losses,
+  methods,
+  metrics,
+  nonneg,
+  numerics,
+  optimizers,
+)
 from ncl_jax import config as config_lib
 from ncl_jax import features as features_lib
 from ncl_jax.checks import divergence
@@ -28,19 +37,19 @@ from ncl_jax.numerics import l2_normalize
 from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import restore
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 LEARNING_RATE = 1e-3  # AdamW's, for a projector on features of any network
 MAX_BYTES = 2**33  # of the features of all views
-# Settings of the whole training that would be ignored here: refused.
-# What it sets itself.
+# Fields that it sets itself.
 OWN = (
   "train.epochs",
   "optimizer.name",
   "optimizer.learning_rate",
   "optimizer.warmup_epochs",
 )
+# Fields that it would ignore, so that another value is refused.
 NOT_TAKEN = (
   "model.projector_batch_norm",
   "loss.learn_temperature",
@@ -103,7 +112,7 @@ def train_projector(
   ):
     if checkpoints.latest_step() is not None:
       raise InputError(f"{path} has a checkpoint already: choose another --workdir")
-    model = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+    model = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
     model = _with_backbone(model, given, mesh)
     h = _features(config, model, source, mesh, views)
     model["params"]["projector"] = _fit(
@@ -119,8 +128,10 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
   config = config.copy_and_resolve_references()
   if config.method not in ("cl", "ncl"):
     raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
-  if config.loss.name != "nt_xent":
-    raise InputError(f"loss.name is {config.loss.name}: allowed is nt_xent")
+  if methods.of(config) is not methods.NT_XENT:
+    raise InputError(
+      f"loss.name is {config.loss.name}: allowed is {methods.NT_XENT.name}"
+    )
   usual = config_lib.defaults()
   for key in NOT_TAKEN:
     if config_lib.get(config, key) != config_lib.get(usual, key):
@@ -164,7 +175,7 @@ def _check_fit(
     and "layer1_0" in (given["params"]["backbone"])
   ):
     restore.check_fit(given, config, source, str(backbone))
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   checkpoint.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
 
 

@@ -1,7 +1,6 @@
-"""A classifier on the whole test set while it trains, and the checkpoint that did best.
+"""Test accuracy of a classifier while it trains, and its best checkpoint.
 
-The best step is chosen by the test set itself: report the last, and of the best no more
-than that it is there.
+The best step is chosen on the test set itself: report the accuracy of the last step.
 """
 
 import math
@@ -24,7 +23,7 @@ FOLDER = "best"
 
 
 def top(scores: np.ndarray, labels: np.ndarray, k: int) -> float:
-  """Share of the labelled rows whose class is among the k highest scores.
+  """Fraction of the labelled rows whose class is among the k highest scores.
 
   Args:
     scores: [N, K]; of equal ones the lower class counts as higher.
@@ -119,5 +118,5 @@ class Best:
       logging.info("step %d is the best so far: %.2f %% top-1", step, 100 * top1)
 
   def close(self) -> None:
-    """Waits for what is being written."""
+    """Waits until everything is written."""
     self._checkpoints.__exit__()

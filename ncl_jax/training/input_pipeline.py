@@ -1,5 +1,6 @@
-"""How training data reach the devices: once, if the set is small, or batch by batch."""
+"""Transfers training data to the devices: once if the set is small, or by batches."""
 
+import dataclasses
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from ncl_jax import methods
 from ncl_jax.data.source import Batch, Source, epoch_order
 from ncl_jax.errors import InputError
 from ncl_jax.models import byte_tokenizer
@@ -17,24 +19,55 @@ from ncl_jax.runtime import sharding as sharding_lib
 
 
 class Feed(Protocol):
-  """What a call of the compiled step gets."""
+  """Yields the data of each call of the compiled step."""
 
   def at(self, step: int) -> Any:
     """The data for the steps after `step`; steps are asked for in their order."""
 
   def close(self) -> None:
-    """Ends what works in the background."""
+    """Ends background work."""
 
 
-def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
-  """Whether the training images are to lie on the devices, whole on each of them.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Where the training set lies, and how many steps a call of the program makes.
+
+  Attributes:
+    on_device: whether every device holds the whole set; else batches are sent to them.
+    steps_per_call: the most steps that one call makes; 1 unless `on_device`.
+  """
+
+  on_device: bool
+  steps_per_call: int = 1
+
+
+def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
+  """Chooses the layout for a run.
 
   Args:
-    config: for `data.on_device_mib`.
+    config: `data.on_device_mib` and `train.steps_per_call` are used.
     source: the data.
     mesh: its devices; simulated ones share the host's memory, which holds a copy for
       each.
+
+  Raises:
+    InputError: for several steps in a call with batches that are sent one by one.
   """
+  on_device = _fits(config, source, mesh)
+  wanted = config.train.steps_per_call
+  if wanted > 1 and not on_device:
+    raise InputError(
+      f"train.steps_per_call is {wanted}: allowed is 1 for data that are not kept on "
+      f"the devices. Those are decoded images of at most data.on_device_mib = "
+      f"{config.data.on_device_mib}"
+    )
+  if not wanted:
+    # On CPU a call costs nothing beside its step.
+    wanted = 20 if on_device and sharding_lib.platform(mesh) != "cpu" else 1
+  return Layout(on_device, wanted)
+
+
+def _fits(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
   train = source.split("train")
   images = train.images
   if not isinstance(images, np.ndarray) or train.partners:
@@ -44,38 +77,20 @@ def is_resident(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
   return images.nbytes * copies <= config.data.on_device_mib * 2**20
 
 
-def steps_per_call(config: ConfigDict, resident: bool, mesh: Mesh | None = None) -> int:
-  """How many steps a call of the compiled program makes at most.
-
-  Raises:
-    InputError: for several, with data that come batch by batch.
-  """
-  wanted = config.train.steps_per_call
-  if wanted > 1 and not resident:
-    raise InputError(
-      f"train.steps_per_call is {wanted}: allowed is 1 for data that do not lie on the "
-      f"devices (at most data.on_device_mib = {config.data.on_device_mib}, and decoded)"
-    )
-  if wanted:
-    return wanted
-  # On CPU a call costs nothing beside its step.
-  return 20 if resident and sharding_lib.platform(mesh) != "cpu" else 1
-
-
 def open_feed(
-  source: Source, config: ConfigDict, mesh: Mesh, start: int, resident: bool
+  source: Source, config: ConfigDict, mesh: Mesh, start: int, on_device: bool
 ) -> Feed:
-  """The data of a run from step `start` on, in the order that its seed gives.
+  """Opens the data of a run from step `start` on, in the order given by its seed.
 
   Args:
     source: the data.
     config: resolved settings.
     mesh: from `sharding.make_mesh`.
     start: steps already done.
-    resident: from `is_resident`; whichever it is, the batches are the same.
+    on_device: from `layout`; the batches are the same either way.
   """
-  if resident:
-    return _Resident(source, config, mesh)
+  if on_device:
+    return _OnDevice(source, config, mesh)
   return _Streamed(source, config, mesh, start)
 
 
@@ -86,14 +101,14 @@ def batch_of(
   mesh: Mesh,
   shape: tuple[int, ...],
 ):
-  """Takes a batch out of resident data, inside the compiled step.
+  """Takes a batch out of data on the device, inside the compiled step.
 
-  Each device picks its own rows from its own copy: nothing moves.
+  Each device takes its own rows from its own copy: nothing is transferred.
 
   Args:
     data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
       and perhaps "tokens" [M, L].
-    start: the batch's first place in the order.
+    start: index into the order of the batch's first image.
     size: images in it.
     mesh: whose devices share it.
     shape: (H, W, C).
@@ -107,8 +122,8 @@ def batch_of(
   return batch | {"image": batch["image"].reshape(size, *shape)}
 
 
-class _Resident:
-  """Images, labels and an epoch's order on every device; only the last ever changes."""
+class _OnDevice:
+  """Images and labels on every device; only the order is sent, once per epoch."""
 
   def __init__(self, source: Source, config: ConfigDict, mesh: Mesh):
     split = source.split("train")
@@ -123,7 +138,7 @@ class _Resident:
     texts = _tokens(source, config)
     self._data = self._put({"image": rows, "label": split.labels} | texts)
     size = images.nbytes / 2**20
-    logging.info("the training images lie on the devices, %.1f MiB on each", size)
+    logging.info("the training images are on the devices, %.1f MiB on each", size)
 
   def _put(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     return {
@@ -144,7 +159,7 @@ class _Resident:
 
 
 class _Streamed:
-  """Batches made in the background, put on the devices while these are at work."""
+  """Batches made in the background and sent while the devices compute."""
 
   def __init__(self, source: Source, config: ConfigDict, mesh: Mesh, start: int):
     self._mesh, self._next = mesh, start
@@ -173,8 +188,8 @@ class _Streamed:
 
 
 def _tokens(source: Source, config: ConfigDict) -> dict[str, np.ndarray]:
-  """{"tokens" [M, L]} of the training captions, where the loss takes them; else {}."""
-  if config.loss.name != "clip":
+  """{"tokens" [M, L]} of the training captions, if the method takes them; else {}."""
+  if not methods.of(config).captions:
     return {}
   captions = source.split("train").captions
   assert captions is not None  # as `config.resolve` has seen

@@ -1,4 +1,4 @@
-"""What a training writes down of its steps: `metrics.jsonl`, progress, warnings."""
+"""Logs the steps of a run: `metrics.jsonl`, progress, warnings."""
 
 import collections
 import pathlib
@@ -15,7 +15,7 @@ from ncl_jax.training import collapse
 
 
 class Recorder:
-  """Fetches a call's metrics one call late, checks them, and writes some of them.
+  """Fetches the metrics of each call one call late, checks them and writes some.
 
   Args:
     file: gets a line every `train.log_every_steps` steps and at each epoch's end.
@@ -33,7 +33,7 @@ class Recorder:
   ) -> None:
     self._file, self._progress = file, progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
-    self._width, self._map = config_lib.widths(config)["z"], config.loss.transform
+    self._width, self._transform = config_lib.widths(config)["z"], config.loss.transform
     self._warned: set[str] = set()
     self._pending: collections.deque = collections.deque()
 
@@ -44,7 +44,7 @@ class Recorder:
   def add(
     self, step: int, count: int, values: dict[str, Any], last: dict[str, Any]
   ) -> None:
-    """Takes note of a call.
+    """Queues the metrics of a call.
 
     Args:
       step: its last step.
@@ -53,23 +53,23 @@ class Recorder:
       last: further values of the last step.
 
     Raises:
-      FloatingPointError: if the call before left anything not finite, naming its first
-        such step.
+      FloatingPointError: if the previous call made a value that is not finite, naming
+        the first such step.
     """
     self._pending.append((step, count, values, last))
     if len(self._pending) > 1:
       self._take()
 
   def flush(self) -> None:
-    """Takes what is left; raises as `add`."""
+    """Writes all queued metrics; raises as `add`."""
     while self._pending:
       self._take()
 
   def check(self, step: int, count: int, values: dict[str, Any]) -> None:
-    """Looks at a call at once, and at those before it; raises as `add`.
+    """Checks a call at once, and those before it; raises as `add`.
 
     Args:
-      step: as in `add`, as are the others.
+      step: its last step.
       count: how many steps it made.
       values: their metrics.
     """
@@ -78,7 +78,7 @@ class Recorder:
 
   def _check(self, step, faults):
     remedy = "The last checkpoint is kept."
-    if self._map == "exp":
+    if self._transform == "exp":
       remedy = f"The transform exp is infinite above 88. {remedy}"
     divergence.check(faults, step, remedy)
 
@@ -99,7 +99,7 @@ class Recorder:
         self._warn(row["epoch"], values)
 
   def _warn(self, epoch, values):
-    lines = collapse.warnings(values, self._width, self._map)
+    lines = collapse.warnings(values, self._width, self._transform)
     # Said when it begins: a run that stays so would say it every epoch.
     for kind, line in lines.items():
       if kind not in self._warned:

@@ -1,4 +1,4 @@
-"""The state that a training goes on from: a checkpoint, or another run's network."""
+"""The state that a run starts from: its checkpoint, or another run's network."""
 
 import dataclasses
 from typing import Any
@@ -9,14 +9,14 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import interop
+from ncl_jax import interop, methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import ema
 from ncl_jax.training import workdir as workdir_lib
-from ncl_jax.training.step import TrainState, init_state
+from ncl_jax.training.state import TrainState, init_state
 
 
 def restored(
@@ -40,13 +40,13 @@ def restored(
 def with_weights_of(
   workdir: str, config: ConfigDict, state: TrainState, mesh: Mesh
 ) -> TrainState:
-  """The network of another run under a fresh optimiser.
+  """Returns the network of another run with a fresh optimiser.
 
-  Of a run with another loss: the backbone, and the projector where both have one.
+  If the loss differs, takes the backbone, and the projector if both have one.
   """
   whole = sharding_lib.replicated(mesh)
   new = state.items()["model"]
-  if workdir_lib.read_config(workdir).loss.name == config.loss.name:
+  if methods.of(workdir_lib.read_config(workdir)) is methods.of(config):
     model, step = checkpoint.load_model(workdir, new, whole)
     found = model
   else:
@@ -65,7 +65,7 @@ def with_weights_of(
       found, part(new), f"the checkpoint of step {step} in {workdir}"
     )
     model = {kind: {**tree, **found.get(kind, {})} for kind, tree in new.items()}
-    logging.info("another loss: %s taken, the rest is new", " and ".join(names))
+    logging.info("the loss differs: %s loaded, the rest is new", " and ".join(names))
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
     len(jax.tree.leaves(found)),

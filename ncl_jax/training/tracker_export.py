@@ -1,4 +1,4 @@
-"""metrics.jsonl for other programs: TensorBoard and Weights & Biases, online or not."""
+"""Exports metrics.jsonl to TensorBoard or Weights & Biases, online or offline."""
 
 import json
 import math
@@ -108,9 +108,9 @@ def export(
 ) -> int:
   """Copies a run's metrics.
 
-  Training knows nothing of it: what is copied is what training wrote. What was copied
-  is noted in WORKDIR/TARGET.copied.json: called again, it goes on after that, with the
-  same run of Weights & Biases. Without that file everything is copied anew.
+  Copies what training wrote, without changing the run. WORKDIR/TARGET.copied.json holds
+  the last copied step: a second call continues after it, in the same run of Weights &
+  Biases. Without that file everything is copied anew.
 
   Args:
     directory: of a run.

@@ -54,13 +54,13 @@ def prepare(
     origin = pathlib.Path(config.train.init_from)
     if not (origin / "config.json").is_file():
       raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
-  accumulate = config.train.grad_cache_chunks
+  chunks = config.train.grad_cache_chunks
   devices = sharding_lib.set_cpu_devices(
-    config.train.batch_size // accumulate, config.train.cpu_devices
+    config.train.batch_size // chunks, config.train.cpu_devices
   )
   config.train.cpu_devices = devices
   mesh = sharding_lib.make_mesh()
-  sharding_lib.check_batch(mesh, config.train.batch_size, accumulate)
+  sharding_lib.check_batch(mesh, config.train.batch_size, chunks)
   # Also the point up to which every process sees the directory as it was.
   distributed.agree("the config", config_lib.to_json(config))
   seen = fingerprints.training_set(source)
@@ -123,7 +123,7 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
 
   Args:
     workdir: from `prepare`.
-    config: likewise.
+    config: from `prepare`.
     source: the data.
 
   Raises:

@@ -24,8 +24,7 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from configs import fashion_mnist
-from ncl_jax import features, metrics
-from ncl_jax.config import methods
+from ncl_jax import features, methods, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
 from ncl_jax.evaluators import feature_stats
@@ -36,7 +35,8 @@ from ncl_jax.training import loop
 from ncl_jax.training import workdir as workdir_lib
 from studies.families.tables import WIDTH, best, tables
 
-METHODS = ("cl", "ncl", *(n + end for n in methods.NAMES for end in ("", "_ncl")))
+_NAMES = ("spectral", "moco_v3", "byol", "dino", "barlow_twins", "vicreg")
+METHODS = ("cl", "ncl", *(name + end for name in _NAMES for end in ("", "_ncl")))
 HELD_OUT = 5000  # training images that choose the learning rate
 
 
@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--width", type=int, default=8, help="of the network")
   parser.add_argument("--batch", type=int, default=128, help="images a step")
   parser.add_argument("--epochs", type=int, default=50)
-  # Of the slow copies; for hundreds of steps, the recipes' are for 100,000.
+  # Decay of the momentum encoder for hundreds of steps; recipes have 100,000.
   parser.add_argument("--momentum", type=float, default=0.95)
   parser.add_argument("--rates", type=float, nargs="+", default=(4e-3, 1e-3, 1.6e-2))
   parser.add_argument("--seeds", type=int, default=2)
@@ -92,9 +92,9 @@ def base(cell: str, flags: argparse.Namespace) -> ConfigDict:
   config.data.train_examples = flags.examples
   config.model.width = flags.width
   config.model.projector_hidden = config.model.projector_out = WIDTH
-  if config.loss.name == "dino":
+  if methods.of(config).prototypes:
     config.loss.prototypes = WIDTH
-  if config.loss.name in methods.MOMENTUM:
+  if methods.of(config).momentum_encoder:
     config.loss.ema_decay = flags.momentum
   config.train.batch_size = flags.batch
   config.train.epochs = config.train.checkpoint_every_epochs = flags.epochs

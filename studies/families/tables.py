@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.measure import table
-from ncl_jax import config as config_lib
+from ncl_jax import methods as methods_lib
 
 WIDTH = 256  # of every projector's layers, and the number of DINO's prototypes
 MARGIN = 3.0  # points above the untrained network that learning asks for
@@ -49,7 +49,7 @@ def tables(out: pathlib.Path) -> list[str]:
   runs: dict[str, list[dict[str, Any]]] = {}
   for row in rows:
     runs.setdefault(row["cell"], []).append(row)
-  methods = {cell: runs[cell] for cell in runs if cell in config_lib.METHODS}
+  methods = {cell: runs[cell] for cell in runs if cell in methods_lib.VARIANTS}
   lines = table([_accuracy(cell, found) for cell, found in methods.items()])
   lines += ["", *table([_dimensions(cell, found) for cell, found in methods.items()])]
   places = {"CL: nowhere": "cl", "NCL: everywhere": "ncl"}

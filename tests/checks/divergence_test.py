@@ -17,7 +17,10 @@ from ncl_jax.experiments.identifiability import fit, space
 from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import frozen_backbone, loop, update
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
+from ncl_jax.training import update as update_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 BAD = 5  # the step at which something goes wrong
@@ -95,7 +98,7 @@ def test_training_stops_at_the_first_bad_step(tmp_path, rate, per_call):
   [("ncl", "the loss, the gradient"), ("moco_v3", "the momentum encoder")],
 )
 def test_whatever_is_not_finite_is_named(tmp_path, monkeypatch, method, part):
-  make_update, move = step_lib.make_update, update.ema.move
+  make_update, move = update_lib.make_update, update.ema.move
 
   def no_number(*given):
     go = make_update(*given)
@@ -125,8 +128,10 @@ def test_a_batch_statistic_alone(tmp_path):
   config, source = config_of(), tiny.source()
   mesh = sharding_lib.make_mesh(jax.devices()[:1])
   config = loop.config_lib.resolve(config, source)
-  optimizer, learning_rate = step_lib.make_optimizer(config, 3)
-  state = step_lib.make_init(config, source, optimizer, mesh)(step_lib.seed_of(config))
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 3)
+  state = state_lib.make_init(config, source, optimizer, mesh)(
+    state_lib.seed_of(config)
+  )
   leaves, structure = jax.tree.flatten_with_path(state.batch_stats)
   state = state.replace(
     batch_stats=structure.unflatten(
@@ -154,7 +159,7 @@ def test_finetuning_and_the_probe_by_sgd(tmp_path, rate, is_frozen):
   source = tiny.source()
   config = loop.config_lib.resolve(config_of(), source)
   mesh = sharding_lib.make_mesh(jax.devices()[:1])
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   how = supervised_recipe.Recipe(epochs=4, batch_size=16, warmup_epochs=1.0)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: a parameter is not"):
     supervised.train(

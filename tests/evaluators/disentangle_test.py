@@ -16,6 +16,8 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import disentangle
 from ncl_jax.metrics import factors
 from ncl_jax.runtime import sharding
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -39,7 +41,7 @@ def config(source, two_blocks):
 def test_a_run_beside_what_needs_no_training(config, source, tmp_path, monkeypatch):
   monkeypatch.setattr(factors, "VOTES", 50)
   mesh = sharding.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   file = tmp_path / "eval" / "figure.png"
   result = disentangle.evaluate(config, variables, source, mesh, figure=file)
   settings = result["settings"]
@@ -116,9 +118,9 @@ def test_a_step_of_pairs_is_the_step_of_their_images(config, source):
   batches.close()
   assert batch["image"].shape == (16, 2, 16, 16, 1)
   mesh = sharding.make_mesh()
-  optimizer, rate = step_lib.make_optimizer(config, 10)
+  optimizer, rate = optimizer_lib.make_optimizer(config, 10)
   step = step_lib.make_step(config, source, mesh, optimizer, rate)
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   given = sharding.to_global(mesh, {k: batch[k] for k in ("image", "label")})
   before = jax.tree.map(np.asarray, {"params": state.params, "s": state.batch_stats})
   _, values, z = step(state, given)

@@ -24,7 +24,7 @@ from ncl_jax.evaluators import (
 from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import jsonl
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def run(tmp_path_factory, two_blocks):
   source = tiny.source(train=64, test=45)
   config = config_lib.resolve(tiny.config(), source)
   mesh = sharding_lib.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   path = tmp_path_factory.mktemp("run")
   return Run(config, variables, source, mesh, path, 0)
 

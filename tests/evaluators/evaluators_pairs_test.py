@@ -14,7 +14,7 @@ from ncl_jax.evaluators import embedding, pairs
 from ncl_jax.evaluators.run import Run
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -95,7 +95,7 @@ def network():
   mesh = sharding.make_mesh(jax.devices()[:1])
   return (
     settings,
-    step_lib.build(lambda: step_lib.init_variables(settings, data), mesh),
+    state_lib.build(lambda: state_lib.init_variables(settings, data), mesh),
     mesh,
   )
 

@@ -16,7 +16,7 @@ from ncl_jax.evaluators import knn, registry
 from ncl_jax.experiments import comparison
 from ncl_jax.experiments import controls_table as controls_table_lib
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 DIGITS = f"--config={ROOT}/configs/digits.py"
 
@@ -27,7 +27,7 @@ def test_unlabelled_images_add_no_parameters(two_blocks):
   def count(images):
     source = tiny.source(train=images, labelled=False)
     config = config_lib.resolve(tiny.config(), source)
-    params = jax.eval_shape(lambda: step_lib.init_variables(config, source))["params"]
+    params = jax.eval_shape(lambda: state_lib.init_variables(config, source))["params"]
     assert set(params) == {"backbone", "projector"}
     return sum(x.size for x in jax.tree.leaves(params))
 
@@ -59,7 +59,7 @@ def evaluated(two_blocks):
   source = tiny.source(train=48, test=101)
   config = config_lib.resolve(tiny.config(), source)
   mesh = sharding_lib.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   variables = jax.tree.map(np.asarray, variables)
 
   def evaluate(batch_size, devices):

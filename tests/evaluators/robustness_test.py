@@ -17,7 +17,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import logistic_regression, robustness
 from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -37,7 +37,7 @@ def config(source):
 @pytest.fixture(scope="module")
 def variables(config, source, two_blocks):
   mesh = sharding.make_mesh()
-  return step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  return state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ncl_jax.evaluators import registry, robustness, selection, supervised
 from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.run import LAYERS, Run
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 def untrained(config, source):
   config = config_lib.resolve(config, source)
   mesh = sharding_lib.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   return Run(config, variables, source, mesh)
 
 

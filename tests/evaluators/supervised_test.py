@@ -17,7 +17,7 @@ from ncl_jax.errors import InputError, Stopped
 from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_optimizer
 from ncl_jax.evaluators.run import ALL_LAYERS, Run
 from ncl_jax.runtime import checkpoint, jsonl, sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -54,7 +54,7 @@ def config(source):
 
 @pytest.fixture(scope="module")
 def variables(config, source, two_blocks):
-  return step_lib.build(lambda: step_lib.init_variables(config, source), mesh_of(8))
+  return state_lib.build(lambda: state_lib.init_variables(config, source), mesh_of(8))
 
 
 @pytest.fixture(scope="module")

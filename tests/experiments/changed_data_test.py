@@ -19,7 +19,7 @@ from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.experiments import sweep
 from ncl_jax.experiments.measurements import Measurements
 from ncl_jax.runtime import checkpoint, jsonl, sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -33,7 +33,9 @@ def finish(config, path, source):
     checkpoint.Checkpoints(path) as checkpoints,
   ):
     if checkpoints.latest_step() is None:
-      variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+      variables = state_lib.build(
+        lambda: state_lib.init_variables(config, source), mesh
+      )
       checkpoints.save(12, model=variables, train={"step": np.int32(12)})
   return path
 
@@ -82,7 +84,7 @@ def test_finetuning_begins_anew_when_the_labels_have_changed(tmp_path):
   source = tiny.source(train=40)
   config = config_lib.resolve(tiny.config(), source)
   mesh = sharding.make_mesh(jax.devices()[:1])
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   short = supervised_recipe.Recipe(
     epochs=1, warmup_epochs=0.0, batch_size=16, optimizer="sgd", learning_rate=1.0
   )

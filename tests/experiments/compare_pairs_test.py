@@ -18,7 +18,7 @@ from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import compare, controls
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import jsonl, sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -218,7 +218,7 @@ def test_the_other_tower_is_calibrated_on_captions(tmp_path):
   config.model.projector_batch_norm = True
   config = config_lib.resolve(config, made)
   mesh = sharding.make_mesh(jax.devices()[:1])
-  variables = step_lib.build(lambda: step_lib.init_variables(config, made), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, made), mesh)
   run = Run(config, variables, made, mesh)
   seen = controls.calibrate(run).variables["batch_stats"]
   tokens = byte_tokenizer.encode(split.captions[:2], 16)

@@ -27,7 +27,7 @@ from ncl_jax.experiments import (
   controls_table as controls_table_lib,
 )
 from ncl_jax.runtime import sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -43,7 +43,7 @@ def opened(source, method, seed):
   config.seed = seed
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh()
-  variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+  variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
   return Run(config, variables, source, mesh, None, 0)
 
 

@@ -13,7 +13,7 @@ from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import sweep
 from ncl_jax.report import sweep as sweep_lib
 from ncl_jax.runtime import checkpoint, jsonl, sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -105,7 +105,9 @@ class Trainings:
       checkpoint.Checkpoints(path) as checkpoints,
     ):
       mesh = sharding.make_mesh()
-      variables = step_lib.build(lambda: step_lib.init_variables(config, source), mesh)
+      variables = state_lib.build(
+        lambda: state_lib.init_variables(config, source), mesh
+      )
       checkpoints.save(12, model=variables, train={"step": np.int32(12)})
 
 

@@ -15,7 +15,7 @@ from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.report.explorer import data
 from ncl_jax.runtime import sharding
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 
@@ -46,7 +46,7 @@ def opened(two_blocks, tmp_path_factory):
     c.loss.name = loss
     c.text.update(length=20, width=8, layers=1, heads=2)
     c = config_lib.resolve(c, made)
-    variables = step_lib.build(lambda c=c: step_lib.init_variables(c, made), mesh)
+    variables = state_lib.build(lambda c=c: state_lib.init_variables(c, made), mesh)
     path = tmp_path_factory.mktemp(loss)
     found[loss] = Run(c, variables, made, mesh, path, 0)
   return found

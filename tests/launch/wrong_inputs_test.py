@@ -17,7 +17,7 @@ from programs import ROOT, call
 from ncl_jax import cli
 from ncl_jax import config as config_lib
 from ncl_jax.runtime import checkpoint
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 DIGITS = f"--config={ROOT}/configs/digits.py"
 FOLDER = f"--config={ROOT}/configs/folder.py"
@@ -37,7 +37,7 @@ def run(tmp_path_factory):
   config.data.source = f"arrays:{tiny.npz(place / 'tiny.npz')}"
   config = config_lib.resolve(config, tiny.source())
   (path / "config.json").write_text(config_lib.to_json(config))
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, tiny.source()))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, tiny.source()))
   zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
   with checkpoint.Checkpoints(path) as checkpoints:
     checkpoints.save(12, model=zeros, train={"step": np.int32(12)})

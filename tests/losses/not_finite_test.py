@@ -9,7 +9,6 @@ from jax.sharding import AxisType, PartitionSpec
 from ncl_jax import config as config_lib
 from ncl_jax import losses
 from ncl_jax.training import loss as loss_lib
-from ncl_jax.training import pair_loss
 
 N, D = 6, 4
 LABELS = jnp.array([0, 1, 0, 2, -1, 1])
@@ -30,9 +29,11 @@ def over_devices(ring, temperature):
 
 def prototypes(f, keys):
   config = config_lib.defaults()
-  w = jnp.eye(D)
-  loss, _ = pair_loss.prototype_loss(config, (f, w), (keys, w), jnp.zeros(D), 0.1)
-  return loss
+  config.loss.update(name="dino", temperature=0.1, transform="identity")
+  w = {"prototypes": jnp.eye(D)}
+  teacher = {"params": w, "centre": jnp.zeros(D)}
+  seen = {"z": f, "keys": keys}
+  return loss_lib.of_pairs(config, w, teacher, seen, None, None)[0]
 
 
 def penalty(z, _):

@@ -20,6 +20,8 @@ from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import input_pipeline, loop, workdir
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
@@ -117,11 +119,11 @@ def one_step(mesh, method):
   # Large steps that are linear in the gradient.
   settings.optimizer.update(name="sgd", learning_rate=1.0, warmup_epochs=0.0)
   settings = config_lib.resolve(settings, data)
-  optimizer, rate = step_lib.make_optimizer(settings, 2)
-  state = step_lib.build(lambda: step_lib.init_state(settings, data, optimizer), mesh)
+  optimizer, rate = optimizer_lib.make_optimizer(settings, 2)
+  state = state_lib.build(lambda: state_lib.init_state(settings, data, optimizer), mesh)
   before = jax.device_get(state.items()["model"])
   step = step_lib.make_step(settings, data, mesh, optimizer, rate)
-  given = input_pipeline.open_feed(data, settings, mesh, 0, resident=False)
+  given = input_pipeline.open_feed(data, settings, mesh, 0, on_device=False)
   batch = given.at(0)
   given.close()
   tokens = jax.device_get(batch["tokens"])
@@ -143,7 +145,7 @@ def test_one_and_eight_devices_make_the_same_step(steps):
   # The same from data that lie on the devices.
   data, mesh = source(), sharding.make_mesh()
   settings = config_lib.resolve(config(), data)
-  given = input_pipeline.open_feed(data, settings, mesh, 0, resident=True)
+  given = input_pipeline.open_feed(data, settings, mesh, 0, on_device=True)
   batch = input_pipeline.batch_of(given.at(0), 0, 16, mesh, data.image_shape)
   np.testing.assert_array_equal(batch["tokens"], tokens)
 

@@ -17,7 +17,8 @@ from ncl_jax.host import npz
 from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import timing
 from ncl_jax.training import cost
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 
 TINY = f"--config={ROOT}/tests/tiny.py:ncl,relu"
 
@@ -54,7 +55,7 @@ def test_its_numbers_are_those_of_the_network(tmp_path):
   source, config = tiny.source(), tiny.config()
   text = dry_run.describe(config, tmp_path / "run", source=source)
   resolved = config_lib.resolve(config, source)
-  params = jax.eval_shape(lambda: step_lib.init_variables(resolved, source))["params"]
+  params = jax.eval_shape(lambda: state_lib.init_variables(resolved, source))["params"]
   count = sum(x.size for x in jax.tree.leaves(params))
   assert numbers(text, r"(\S+) parameters") == [count]
   flops = (
@@ -72,13 +73,13 @@ def test_its_numbers_are_those_of_the_network(tmp_path):
 
 
 def batch_stats(config, source):
-  return jax.eval_shape(lambda: step_lib.init_variables(config, source))["batch_stats"]
+  return jax.eval_shape(lambda: state_lib.init_variables(config, source))["batch_stats"]
 
 
 def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
   source = tiny.source(train=640)
   config = config_lib.resolve(tiny.config(), source)
-  variables = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
 
   def kept(batch, chunks):
     config.train.batch_size, config.train.grad_cache_chunks = batch, chunks
@@ -95,8 +96,8 @@ def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
 def test_a_checkpoint_is_as_large_as_the_state_of_training():
   source = tiny.source()
   config = config_lib.resolve(tiny.config(), source)
-  optimizer, _ = step_lib.make_optimizer(config, 1)
-  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  optimizer, _ = optimizer_lib.make_optimizer(config, 1)
+  state = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
   parts = (state.params, state.batch_stats, state.opt_state, state.momentum)
   held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(parts))
   assert dry_run.state_bytes(config, source) == held

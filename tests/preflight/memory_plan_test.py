@@ -14,7 +14,8 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.preflight import memory_plan
 from ncl_jax.runtime import hlo
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 
 # As the CPU and the TPU compiler write them, shortened.
 PROGRAM = """
@@ -58,8 +59,8 @@ def planned(two_blocks):
 def test_memory_is_that_of_the_state_and_the_data(planned):
   found, source = planned
   config = config_lib.resolve(tiny.config(), source)
-  optimizer, _ = step_lib.make_optimizer(config, 3)
-  state = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  optimizer, _ = optimizer_lib.make_optimizer(config, 3)
+  state = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
   count = {key: sum(x.size for x in jax.tree.leaves(getattr(state, key)))
            for key in ("params", "batch_stats")}  # fmt: skip
   assert found.arguments["parameters"] == 4 * count["params"]

@@ -18,7 +18,8 @@ from ncl_jax import losses
 from ncl_jax.models import layers
 from ncl_jax.preflight import self_check
 from ncl_jax.preflight.self_check import arithmetic, machine, result, storage, training
-from ncl_jax.runtime import checkpoint, sharding
+from ncl_jax.runtime import checkpoint, compiler, sharding
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -203,7 +204,7 @@ def compare(request, monkeypatch):
   )
   # They run for milliseconds: their compilation is the whole cost.
   effort = {"xla_backend_optimization_level": 0}
-  monkeypatch.setattr(step_lib, "cpu_effort", lambda *_: effort)
+  monkeypatch.setattr(compiler, "cpu_effort", lambda *_: effort)
   if request.param == "smooth":
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
@@ -322,7 +323,7 @@ def test_a_difference_between_devices_is_noticed(whole_run, monkeypatch, name):
     return lambda *_: steps[mesh.size] | {name: scaled}
 
   monkeypatch.setattr(training, "_first_step", first_step)
-  monkeypatch.setattr(step_lib, "make_init", lambda *_: lambda _: {})
+  monkeypatch.setattr(state_lib, "make_init", lambda *_: lambda _: {})
   assert training.step().ok
   change["factor"] = 1 / 8
   assert training.step().ok is False
@@ -331,7 +332,7 @@ def test_a_difference_between_devices_is_noticed(whole_run, monkeypatch, name):
 def test_one_device_has_nothing_to_compare_with(whole_run, monkeypatch):
   one = whole_run[-1][1]
   mesh = sharding.make_mesh(jax.devices()[:1])
-  monkeypatch.setattr(step_lib, "make_init", lambda *_: lambda _: {})
+  monkeypatch.setattr(state_lib, "make_init", lambda *_: lambda _: {})
   monkeypatch.setattr(sharding, "make_mesh", lambda *_: mesh)
   monkeypatch.setattr(training, "_first_step", lambda *_: lambda *_: one)
   seen = training.step()
@@ -409,7 +410,8 @@ import jax
 jax.config.update("jax_num_cpu_devices", 2)
 index, port, workdir = sys.argv[1:]
 jax.distributed.initialize(f"localhost:{port}", 2, int(index))
-from ncl_jax import models, self_check
+from ncl_jax import models
+from ncl_jax.preflight import self_check
 models.resnet10 = lambda stem, width, dtype: models.ResNet(
   (1, 1), models.BasicBlock, stem, width, dtype
 )

@@ -66,7 +66,7 @@ def test_killed_and_started_again_they_end_in_the_same_state(tmp_path, folder):
   assert 21 <= reached < 300
   ended = finish(start(tmp_path, *[training(folder, killed, *flags)] * 2))
   assert [code for code, _, _ in ended] == [0, 0], ended
-  assert any("going on from step" in err for _, _, err in ended)
+  assert any("resuming at step" in err for _, _, err in ended)
   assert kills.differences(peace, killed) == []
 
 

@@ -25,8 +25,10 @@ from ncl_jax.evaluators import (
 )
 from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import controls
-from ncl_jax.runtime import checkpoint, jsonl, sharding
+from ncl_jax.runtime import checkpoint, compiler, jsonl, sharding
 from ncl_jax.training import classifier, heldout_accuracy, loop, restore, step, update
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 
 SLOW = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -87,10 +89,10 @@ def test_the_mean_is_over_what_is_labelled():
   assert nothing == 0 and values["unlabelled"] == 5
 
 
-def test_the_share_of_a_mixture_is_drawn_from_beta():
+def test_the_mixing_weight_is_drawn_from_beta():
   config = resolved("ce", loss__mixup=0.4)
   keys = jax.random.split(jax.random.key(0), 2000)
-  draw = jax.jit(jax.vmap(lambda key: classifier.shares(config, key, 2)))
+  draw = jax.jit(jax.vmap(lambda key: classifier.mixing_weights(config, key, 2)))
   drawn = draw(keys)
   np.testing.assert_array_equal(drawn[:, 0], drawn[:, 1])
   # Beta(a, a): mean 1/2, variance 1 / (4 (2a + 1)).
@@ -100,7 +102,7 @@ def test_the_share_of_a_mixture_is_drawn_from_beta():
 
 def init(config, source, optimizer):
   mesh = sharding.make_mesh(jax.devices()[:1])
-  return step.build(lambda: step.init_state(config, source, optimizer), mesh)
+  return state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
 
 
 def run(devices, **changes):
@@ -111,7 +113,7 @@ def run(devices, **changes):
   optimizer = optimizers.partition(optimizers.sgd(0.3), optimizers.sgd(0.1))
   mesh = sharding.make_mesh(jax.devices()[:devices])
   go = step.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
-  state = step.build(lambda: step.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   state = jax.tree.map(
     lambda x: x.astype("float64") if x.dtype == jnp.float32 else x, state
   )
@@ -150,13 +152,13 @@ def test_images_are_mixed_across_devices():
 def test_accumulated_chunks_give_the_loss_of_the_whole_batch():
   config = resolved("ce_projector", train__grad_cache_chunks=2)
   source = tiny.source()
-  optimizer, learning_rate = step.make_optimizer(config, 3)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 3)
   state = init(config, source, optimizer)
   rng = np.random.default_rng(0)
   views = rng.normal(size=(16, 1, 8, 8, 1)).astype(np.float32)
   labels = np.where(np.arange(16) % 5, np.arange(16) % 2, -1)
-  go = update.make_update(config, 2, optimizer, learning_rate)
-  go = jax.jit(go, compiler_options=step.cpu_effort(0))
+  go = update.make_update(config, 2, optimizer)
+  go = jax.jit(go, compiler_options=compiler.cpu_effort(0))
   _, values, z = go(state, views, labels)
   model = config_lib.model(config)
   variables = {"params": state.params, "batch_stats": state.batch_stats}
@@ -252,7 +254,7 @@ def test_a_classifier_starts_from_the_backbone_of_pretraining(ncl, tmp_path):
     config = tiny.config(method)
     config.train.init_from = str(ncl)
     config = config_lib.resolve(config, source)
-    optimizer, _ = step.make_optimizer(config, 3)
+    optimizer, _ = optimizer_lib.make_optimizer(config, 3)
     state = init(config, source, optimizer)
     new = restore.with_weights_of(str(ncl), config, state, sharding.make_mesh())
     taken = parts or ["backbone", "projector"]

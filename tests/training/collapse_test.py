@@ -10,7 +10,7 @@ import tiny
 
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import collapse, loop, metric_logger
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
 
 THRESHOLD = 1e-5
 
@@ -81,7 +81,7 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
   config, source = tiny.config(), tiny.source()
   config.loss.transform = "relu"
   config.train.epochs = 2
-  initial = step_lib.init_variables
+  initial = state_lib.init_variables
 
   def dead(config, source):
     variables = initial(config, source)
@@ -90,7 +90,7 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
     return variables
 
   said = []
-  monkeypatch.setattr(step_lib, "init_variables", dead)
+  monkeypatch.setattr(state_lib, "init_variables", dead)
   log = types.SimpleNamespace(
     info=lambda *_: None, warning=lambda text, *values: said.append(text % values)
   )

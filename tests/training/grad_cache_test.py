@@ -17,7 +17,9 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.runtime import sharding
 from ncl_jax.training import collapse, workdir
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
+from ncl_jax.training import update as update_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -38,7 +40,7 @@ def make_config(chunks, dtype="float64", **settings):
 
 def random_state(config, dtype):
   """Like a state on its way: the probe is not zero, nor are the running means."""
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, tiny.source()))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, tiny.source()))
   rng = np.random.default_rng(0)
 
   def draw(path, shape):
@@ -48,7 +50,7 @@ def random_state(config, dtype):
 
   variables = jax.tree.map_with_path(draw, shapes)
   optimizer = optax.sgd(RATE)
-  return optimizer, step_lib.TrainState(
+  return optimizer, state_lib.TrainState(
     step=jnp.zeros((), jnp.int32),
     opt_state=optimizer.init(variables["params"]),
     epoch=collapse.start(config.model.projector_out),
@@ -112,7 +114,7 @@ def reference(config, state, views, labels, chunks, whole=True):
 
 
 def one_step(config, optimizer, state, views, labels):
-  update = step_lib.make_update(config, 2, optimizer, lambda _: jnp.asarray(RATE))
+  update = update_lib.make_update(config, 2, optimizer)
   return jax.jit(update)(state, views, labels)
 
 
@@ -159,7 +161,7 @@ def test_one_chunk_is_no_loop_and_several_are_two(x64):
   for chunks in (1, 2, 4):
     config = make_config(chunks)
     optimizer, state = random_state(config, "float64")
-    update = step_lib.make_update(config, 2, optimizer, lambda _: jnp.asarray(RATE))
+    update = update_lib.make_update(config, 2, optimizer)
     text = str(jax.make_jaxpr(update)(state, *batch("float64")))
     loops[chunks] = len(re.findall(r"\bscan\[", text))
   assert loops == {1: 0, 2: 2, 4: 2}
@@ -169,7 +171,7 @@ def test_float64_arithmetic_on_float32_parameters(x64):
   # As a config with model.dtype = "float64" starts: types must not change in the loop.
   config = make_config(2)
   optimizer, state = random_state(config, "float32")
-  update = step_lib.make_update(config, 2, optimizer, lambda _: jnp.asarray(RATE))
+  update = update_lib.make_update(config, 2, optimizer)
   after, _, z = jax.eval_shape(update, state, *batch("float32"))
   assert z.dtype == jnp.float64
   chex.assert_trees_all_equal_shapes_and_dtypes(after.batch_stats, state.batch_stats)
@@ -237,7 +239,7 @@ def test_memory_falls_with_the_chunks():
   for chunks in (1, 4):
     config = make_config(chunks, "float32", width=8)
     optimizer, state = random_state(config, "float32")
-    update = step_lib.make_update(config, 2, optimizer, lambda _: jnp.asarray(RATE))
+    update = update_lib.make_update(config, 2, optimizer)
     views = jax.ShapeDtypeStruct((64, 2, 16, 16, 1), jnp.float32)
     labels = jax.ShapeDtypeStruct((64,), jnp.int32)
     compiled = jax.jit(update).lower(state, views, labels).compile()

@@ -9,6 +9,8 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import input_pipeline, loop
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -22,7 +24,7 @@ def test_batches_sent_or_taken_on_the_devices_are_the_same():
   )
   # Started in the second of three steps of an epoch, and on into the next two.
   feeds = [
-    input_pipeline.open_feed(source, config, mesh, 1, resident) for resident in (0, 1)
+    input_pipeline.open_feed(source, config, mesh, 1, on_device) for on_device in (0, 1)
   ]
   seen = set()
   for step in range(1, 8):
@@ -43,7 +45,7 @@ def test_many_steps_a_call_are_as_many_calls_bit_for_bit(tmp_path):
   source = tiny.source()
   rows, models = [], []
   # Calls of 2, 1 and 2, 1 steps: an epoch has three, and every fourth is logged.
-  for name, on_device, per_call in (("sent", 0, 1), ("resident", 1, 2)):
+  for name, on_device, per_call in (("sent", 0, 1), ("on_device", 1, 2)):
     config = tiny.config()
     config.train.epochs = 2
     config.train.log_every_steps = 4
@@ -58,23 +60,22 @@ def test_many_steps_a_call_are_as_many_calls_bit_for_bit(tmp_path):
 
 def final_model(config, source, run):
   config = config_lib.resolve(config, source)
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(config, source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return checkpoint.load_model(run, shapes, one)[0]
 
 
 @pytest.fixture(scope="module")
 def program():
-  """(steps of a call, state, resident data), three steps an epoch and a call."""
+  """(steps of a call, state, data on the device), three steps an epoch and a call."""
   config, source = tiny.config(), tiny.source()
   config.train.log_every_steps = 2
   config = config_lib.resolve(config, source)
   mesh = sharding.make_mesh()
-  optimizer, rate = step_lib.make_optimizer(config, 3)
-  steps = step_lib.make_steps(
-    config, source, mesh, optimizer, rate, resident=True, per_call=3
-  )
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  optimizer, rate = optimizer_lib.make_optimizer(config, 3)
+  layout = input_pipeline.Layout(on_device=True, steps_per_call=3)
+  steps = step_lib.make_steps(config, source, mesh, optimizer, rate, layout)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   return steps, state, input_pipeline.open_feed(source, config, mesh, 0, True).at(0)
 
 
@@ -118,17 +119,16 @@ def test_calls_end_where_the_loop_looks():
 def test_sets_that_are_too_large_are_sent():
   config, source = tiny.config(), tiny.source()
   mesh = sharding.make_mesh(jax.devices()[:2])
-  assert input_pipeline.is_resident(config, source, mesh)
+  assert input_pipeline.layout(config, source, mesh).on_device
+  config.train.steps_per_call = 2
+  assert input_pipeline.layout(config, source, mesh).steps_per_call == 2
   # 2 copies of 48 images of 8 x 8 pixels in one memory.
   config.data.on_device_mib = 2 * 48 * 64 // 2**20
-  assert config.data.on_device_mib == 0 and not input_pipeline.is_resident(
-    config, source, mesh
-  )
-  assert input_pipeline.steps_per_call(config, False) == 1
-  config.train.steps_per_call = 2
-  assert input_pipeline.steps_per_call(config, True) == 2
+  assert config.data.on_device_mib == 0
   with pytest.raises(InputError, match="steps_per_call is 2: allowed is 1 for data"):
-    input_pipeline.steps_per_call(config, False)
+    input_pipeline.layout(config, source, mesh)
+  config.train.steps_per_call = 0
+  assert input_pipeline.layout(config, source, mesh) == input_pipeline.Layout(False, 1)
 
 
 def test_what_is_refused_leaves_no_directory(tmp_path):

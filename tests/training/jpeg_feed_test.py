@@ -140,7 +140,7 @@ def test_the_rate_counts_batches_and_the_need_is_arithmetic(folder, lazy):
   config.data.source = f"folder:{folder}"
   config.data.on_bad_image, config.data.image_size = "skip", 16
   rate = input_rate.measure(config, lazy, batches=3)
-  assert rate.images == 3 * config.train.batch_size and not rate.resident
+  assert rate.images == 3 * config.train.batch_size and not rate.on_device
   assert rate.per_second == rate.images / rate.seconds > 0
   assert rate.bytes_per_image == 16 * 16 * 3
   text = input_rate.run(config, 2, "H100")

@@ -21,18 +21,19 @@ import tiny
 
 from benchmarks import kills
 from ncl_jax import config as config_lib
+from ncl_jax import optimizers
 from ncl_jax.errors import InputError, SaveError, Stopped
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.runtime import checkpoint, jsonl, sharding
-from ncl_jax.training import loop
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import describe, loop
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
 
 def final_model(config, source, workdir):
-  shapes = jax.eval_shape(lambda: step_lib.init_variables(_resolved(config), source))
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(_resolved(config), source))
   return checkpoint.load_model(
     workdir, shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0])
   )
@@ -226,7 +227,7 @@ def test_metrics_are_logged(tmp_path, monkeypatch):
   config.train.epochs = 2
   said = []
   log = types.SimpleNamespace(info=lambda text, *values: said.append(text % values))
-  monkeypatch.setattr(loop, "logging", log)
+  monkeypatch.setattr(describe, "logging", log)
   path = loop.train(config, tmp_path / "run", source)
   variables, _ = final_model(config, source, path)
   params = jax.tree.leaves(variables["params"])
@@ -401,7 +402,7 @@ def test_a_loss_that_blows_up_stops_with_the_step_and_keeps_the_checkpoint(
   config.train.checkpoint_every_epochs = 1
   config.optimizer.name = "sgd"
   monkeypatch.setattr(
-    step_lib.optimizers,
+    optimizers,
     "warmup_cosine",
     lambda *_, **__: lambda step: jnp.where(step < 3, 0.01, 1e38),
   )
@@ -419,8 +420,8 @@ def test_the_seed_decides_everything_and_the_map_nothing_else(tmp_path):
   other.seed = 1
   mesh = sharding.make_mesh()
   variables = [
-    step_lib.build(
-      lambda c=c: step_lib.init_variables(_resolved(c), tiny.source()), mesh
+    state_lib.build(
+      lambda c=c: state_lib.init_variables(_resolved(c), tiny.source()), mesh
     )
     for c in (ncl, cl, other)
   ]

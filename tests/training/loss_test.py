@@ -12,8 +12,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ncl_jax import config as config_lib
 from ncl_jax import losses, optimizers
 from ncl_jax.errors import InputError
+from ncl_jax.methods import implementations
 from ncl_jax.runtime import sharding
-from ncl_jax.training import loss as loss_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 
@@ -28,11 +30,11 @@ FORMS = [("tiled", 1), ("gathered", 2), ("ring", 8), ("plain", 8)]
 
 def force(monkeypatch, form):
   """Selects for a small batch the implementation of a large one."""
-  monkeypatch.setattr(loss_lib, "CPU_BLOCK", 4)
+  monkeypatch.setattr(implementations, "CPU_BLOCK", 4)
   if form != "plain":
-    monkeypatch.setattr(loss_lib, "PLAIN_BYTES", 0)
+    monkeypatch.setattr(implementations, "PLAIN_BYTES", 0)
   if form == "ring":
-    monkeypatch.setattr(loss_lib, "GATHER_BYTES", 0)
+    monkeypatch.setattr(implementations, "GATHER_BYTES", 0)
 
 
 @pytest.mark.parametrize(("form", "devices"), FORMS)
@@ -40,10 +42,10 @@ def test_every_form_is_the_plain_loss(form, devices, monkeypatch, x64):
   z = np.random.default_rng(0).normal(size=(24, 2, 5))
   expected = losses.nt_xent(z, temperature=0.2)
   force(monkeypatch, form)
-  assert loss_lib.form(48, 5, devices) == form
+  assert implementations.choose(48, 5, devices) == form
   mesh = mesh_of(devices)
   rows = NamedSharding(mesh, PartitionSpec("data"))
-  compute = loss_lib.nt_xent(mesh)
+  compute = implementations.nt_xent(mesh)
   known = jax.jit(lambda z: compute(z, 0.2), in_shardings=rows)
   np.testing.assert_allclose(known(z), expected, rtol=1e-12)
   traced = jax.jit(compute, in_shardings=(rows, None))
@@ -54,16 +56,16 @@ def test_every_form_is_the_plain_loss(form, devices, monkeypatch, x64):
 
 
 def test_a_batch_of_the_recipe_is_small():
-  assert loss_lib.form(2 * 256, 256, 1) == "plain"
+  assert implementations.choose(2 * 256, 256, 1) == "plain"
   # Wide embeddings: over many devices their gradients would be summed on each.
-  assert loss_lib.form(2 * 4096, 2048, 32) == "gathered"
+  assert implementations.choose(2 * 4096, 2048, 32) == "gathered"
 
 
 @pytest.mark.parametrize(("form", "devices"), FORMS)
 def test_precision_reaches_every_form(form, devices, monkeypatch):
   force(monkeypatch, form)
   for precision in losses.PRECISIONS:
-    compute = loss_lib.nt_xent(mesh_of(devices), precision)
+    compute = implementations.nt_xent(mesh_of(devices), precision)
     text = jax.jit(lambda z, f=compute: f(z, 0.2)).lower(jnp.ones((24, 2, 5))).as_text()
     products = re.findall("dot_general.*", text)
     sign = "[HIGHEST, HIGHEST]" if precision == "highest" else "bf16>"
@@ -119,9 +121,9 @@ def test_a_step_in_tiles_that_learns_its_temperature(monkeypatch):
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
   mesh = mesh_of(4)
-  optimizer, learning_rate = step_lib.make_optimizer(config, 3)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 3)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   before = float(state.params["loss"]["log_scale"])
   assert before == pytest.approx(np.log(5))
   images = {

@@ -14,7 +14,9 @@ from jax.sharding import AxisType
 from ncl_jax import config as config_lib
 from ncl_jax import optimizers
 from ncl_jax.runtime import sharding
-from ncl_jax.training import input_pipeline
+from ncl_jax.training import collapse, input_pipeline
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -30,7 +32,7 @@ def test_batch_statistics_are_the_released_codes():
   golden = golden_numbers.load("metrics")
   # One view an example; scaled, to see the rows normalised.
   z = 3 * jnp.asarray(golden["nonneg__trainlog__input_normalized"]).reshape(300, 1, -1)
-  values = step_lib.batch_statistics(z, jnp.asarray(golden["labels"]), 10, 1e-5)
+  values = collapse.batch_statistics(z, jnp.asarray(golden["labels"]), 10, 1e-5)
 
   def at(name):
     return golden[f"nonneg__trainlog__{name}"]
@@ -62,7 +64,7 @@ def run(devices, steps, batch_norm="per_view", transform="rep_relu", dtype="floa
   )
   mesh = mesh_of(devices)
   step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   state = jax.tree.map(
     lambda x: x.astype(jnp.dtype(dtype)) if x.dtype == jnp.float32 else x, state
   )
@@ -107,20 +109,22 @@ def test_the_first_loss_in_float32():
 
 
 @pytest.mark.parametrize(
-  ("batch_norm", "resident"), [("per_view", True), ("joint", False)]
+  ("batch_norm", "on_device"), [("per_view", True), ("joint", False)]
 )
-def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm, resident):
+def test_the_compiled_step_moves_embeddings_once_and_images_never(
+  batch_norm, on_device
+):
   config = tiny.config()
   config.model.batch_norm = batch_norm
   source = tiny.source()
   config = config_lib.resolve(config, source)
-  optimizer, learning_rate = step_lib.make_optimizer(config, 3)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 3)
   mesh = mesh_of(8)
   step = step_lib.make_steps(
-    config, source, mesh, optimizer, learning_rate, resident=resident
+    config, source, mesh, optimizer, learning_rate, input_pipeline.Layout(on_device)
   )
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
-  data = input_pipeline.open_feed(source, config, mesh, 0, resident).at(0)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
+  data = input_pipeline.open_feed(source, config, mesh, 0, on_device).at(0)
   hlo = step.lower(state, data, np.uint32(0)).compile().as_text()
   assert "all-to-all" not in hlo
   assert "all-reduce" in hlo
@@ -135,11 +139,11 @@ def test_the_compiled_step_moves_embeddings_once_and_images_never(batch_norm, re
 
 def test_the_state_is_donated_and_the_step_compiles_once():
   config, source = config_lib.resolve(tiny.config(), tiny.source()), tiny.source()
-  optimizer, learning_rate = step_lib.make_optimizer(config, 3)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 3)
   mesh = mesh_of(8)
   step = step_lib.make_step(config, source, mesh, optimizer, learning_rate)
-  state = first = step_lib.build(
-    lambda: step_lib.init_state(config, source, optimizer), mesh
+  state = first = state_lib.build(
+    lambda: state_lib.init_state(config, source, optimizer), mesh
   )
   batches = source.train_batches(0, 0, 16)
   for _ in range(3):
@@ -158,7 +162,7 @@ def test_a_seed_given_is_a_seed_known(seed, wide):
   config = tiny.config()
   config.seed = seed
   with jax.enable_x64(wide):
-    given = jax.jit(jax.random.key)(step_lib.seed_of(config))
+    given = jax.jit(jax.random.key)(state_lib.seed_of(config))
     np.testing.assert_array_equal(
       jax.random.key_data(given), jax.random.key_data(jax.random.key(seed))
     )
@@ -170,11 +174,11 @@ def test_the_first_state_is_that_of_its_seed(quick_to_compile):
   config.seed = 2**32 + 5
   config = config_lib.resolve(config, source)
   mesh = mesh_of(1)
-  optimizer, _ = step_lib.make_optimizer(config, 3)
-  made = step_lib.make_init(config, source, optimizer, mesh)(step_lib.seed_of(config))
-  want = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  optimizer, _ = optimizer_lib.make_optimizer(config, 3)
+  made = state_lib.make_init(config, source, optimizer, mesh)(state_lib.seed_of(config))
+  want = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   jax.tree.map(np.testing.assert_array_equal, made, want)
   config.seed = 6
-  other = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  other = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   first, second = (x.params["prototypes"] for x in (made, other))
   assert not np.array_equal(first, second)

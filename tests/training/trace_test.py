@@ -11,7 +11,8 @@ import recipe
 
 from ncl_jax import config as config_lib
 from ncl_jax import interop, optimizers
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import state as state_lib
+from ncl_jax.training import update as update_lib
 
 TRACE = "train_trace"
 
@@ -48,7 +49,7 @@ def trace_optimizer(rates):
       at(name), weight_decay=decay, trust_coefficient=0.02, clip=True
     )
 
-  return optimizers.partition(make("main", 1e-4), make("classifier", 0.0)), at("main")
+  return optimizers.partition(make("main", 1e-4), make("classifier", 0.0))
 
 
 def rates_of(regime):
@@ -63,9 +64,9 @@ def jitted(transform, dtype):
   """One program for both regimes: their learning rates are an argument."""
 
   def update(rates, *operands):
-    optimizer, learning_rate = trace_optimizer(rates)
+    optimizer = trace_optimizer(rates)
     config = trace_config(transform, dtype)
-    return step_lib.make_update(config, 10, optimizer, learning_rate)(*operands)
+    return update_lib.make_update(config, 10, optimizer)(*operands)
 
   return jax.jit(update)
 
@@ -74,9 +75,9 @@ def updates(regime, transform, dtype):
   """The released order of things: yields (metrics, torch's tensors) of each step."""
   golden, start = trace(), trace_start(dtype)
   rates = rates_of(regime)
-  optimizer, _ = trace_optimizer(rates)
+  optimizer = trace_optimizer(rates)
   update = functools.partial(jitted(transform, dtype), rates)
-  state = step_lib.TrainState(
+  state = state_lib.TrainState(
     step=jnp.zeros((), jnp.int32),
     params=start["params"],
     batch_stats=start["batch_stats"],
@@ -155,9 +156,9 @@ def test_joint_statistics_are_another_recipe(x64):
   golden, start = trace(), trace_start()
   config = trace_config("identity")
   config.model.batch_norm = "joint"
-  optimizer, learning_rate = trace_optimizer(rates_of("small"))
-  update = jax.jit(step_lib.make_update(config, 10, optimizer, learning_rate))
-  state = step_lib.TrainState(
+  optimizer = trace_optimizer(rates_of("small"))
+  update = jax.jit(update_lib.make_update(config, 10, optimizer))
+  state = state_lib.TrainState(
     step=jnp.zeros((), jnp.int32), opt_state=optimizer.init(start["params"]), **start
   )
   views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)

@@ -18,7 +18,8 @@ from ncl_jax.preflight.self_check import training
 from ncl_jax.preflight.self_check.result import Result
 from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training import step as step_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 
 
 def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
@@ -29,8 +30,8 @@ def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
     )
   config, source = training.prepared(training.speed_config())
   mesh = sharding_lib.make_mesh()
-  optimizer, _ = step_lib.make_optimizer(config, 1)
-  shapes = jax.eval_shape(lambda: step_lib.init_state(config, source, optimizer))
+  optimizer, _ = optimizer_lib.make_optimizer(config, 1)
+  shapes = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
   rng = np.random.default_rng(0)
   saved = jax.tree.map(lambda shape: _random(rng, shape), shapes)
   items = training.put(saved, mesh).items()

@@ -27,7 +27,10 @@ from ncl_jax.preflight.self_check.result import (
   distance,
   worst,
 )
+from ncl_jax.runtime import compiler
 from ncl_jax.runtime import sharding as sharding_lib
+from ncl_jax.training import optimizer as optimizer_lib
+from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 CPU_BATCH = 128
@@ -68,7 +71,7 @@ class FirstSteps:
 
   Attributes:
     config: resolved settings.
-    init: see `step.make_init`.
+    init: see `state.make_init`.
     every: on all devices, from (source, state) what `_first_step` returns.
     alone: likewise on one, None where there is only one.
   """
@@ -88,7 +91,7 @@ def first_steps() -> FirstSteps:
   every = sharding_lib.make_mesh()
   return FirstSteps(
     config,
-    step_lib.make_init(config, source, _RECORD, one),
+    state_lib.make_init(config, source, _RECORD, one),
     _first_step(config, source, every),
     _first_step(config, source, one) if every.size > 1 else None,
   )
@@ -107,7 +110,7 @@ def compare_steps(programs: FirstSteps, seed: int, allowed: float) -> Result:
   _, source = prepared(small_config(), seed)
   # Otherwise each number of devices may be rounded in another way.
   with jax.default_matmul_precision("highest"):
-    state = _to_host(programs.init(step_lib.seed_of(config)))
+    state = _to_host(programs.init(state_lib.seed_of(config)))
     whole = programs.every(source, state)
     alone = programs.alone(source, state) if programs.alone else None
   exact, _ = reference_loss(whole["z"], config.loss.temperature)
@@ -128,8 +131,8 @@ def speed() -> Result:
   """Images a second of the train step, on all devices, from a batch that is there."""
   config, source = prepared(speed_config())
   mesh = sharding_lib.make_mesh()
-  optimizer, learning_rate = step_lib.make_optimizer(config, 1)
-  state = step_lib.build(lambda: step_lib.init_state(config, source, optimizer), mesh)
+  optimizer, learning_rate = optimizer_lib.make_optimizer(config, 1)
+  state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   batch = _batch(source, mesh, config.train.batch_size)
   start = time.perf_counter()
   compiled = (
@@ -231,7 +234,7 @@ def _first_step(
       _batch(source, mesh, config.train.batch_size),
     )
     if compiled is None:
-      compiled = step.lower(*arguments).compile(step_lib.cpu_effort(1, mesh))
+      compiled = step.lower(*arguments).compile(compiler.cpu_effort(1, mesh))
     after, values, z = compiled(*arguments)
     if not z.is_fully_addressable:
       z = multihost_utils.process_allgather(z, tiled=True)

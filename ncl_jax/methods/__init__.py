@@ -1,0 +1,36 @@
+"""Training methods, one record each: its loss, its needs, its settings, its recipe.
+
+Code elsewhere asks the record (`methods.of(config).momentum_encoder`) and never
+compares `loss.name`. To add a method, add its record to a list of this package and its
+loss to `ncl_jax/losses`.
+"""
+
+from ncl_jax.methods.pairs import NT_XENT
+from ncl_jax.methods.record import LossInputs, Method, Setting
+from ncl_jax.methods.registry import (
+  BY_NAME,
+  METHODS,
+  VARIANTS,
+  WITH_TRANSFORM,
+  by_variant,
+  check,
+  of,
+  published,
+  settings,
+)
+
+__all__ = [
+  "BY_NAME",
+  "METHODS",
+  "NT_XENT",
+  "VARIANTS",
+  "WITH_TRANSFORM",
+  "LossInputs",
+  "Method",
+  "Setting",
+  "by_variant",
+  "check",
+  "of",
+  "published",
+  "settings",
+]

@@ -1,0 +1,84 @@
+"""All methods, by the names that configs use."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ncl_jax.errors import InputError
+from ncl_jax.methods import classifiers, pairs, recipes, redundancy, teachers
+from ncl_jax.methods.record import Method, Setting
+
+METHODS: tuple[Method, ...] = (
+  *pairs.METHODS,
+  *classifiers.METHODS,
+  *teachers.METHODS,
+  *redundancy.METHODS,
+)
+BY_NAME = {method.name: method for method in METHODS}  # values of `loss.name`
+_PAIRS = tuple(pair for method in METHODS for pair in method.variants)
+VARIANTS = tuple(name for pair in _PAIRS for name in pair)  # values of `config.method`
+# Those whose features, and class weights where there are any, pass the transform.
+WITH_TRANSFORM = tuple(name for _, name in _PAIRS)
+
+
+def of(config: ConfigDict) -> Method:
+  """The method of a config, by its `loss.name`."""
+  return BY_NAME[config.loss.name]
+
+
+def by_variant(variant: str) -> tuple[Method, str]:
+  """The method of one of `VARIANTS`, and its variant without the transform."""
+  for method in METHODS:
+    for pair in method.variants:
+      if variant in pair:
+        return method, pair[0]
+  raise KeyError(variant)
+
+
+def settings() -> tuple[Setting, ...]:
+  """Every field that only some methods take, once."""
+  return tuple(dict.fromkeys(s for method in METHODS for s in method.settings))
+
+
+def check(config: ConfigDict) -> None:
+  """Checks the fields that only some methods take.
+
+  Raises:
+    InputError: for a value out of range, or one that the config's method never reads.
+  """
+  method = of(config)
+  for setting in settings():
+    value = _get(config, setting.key)
+    setting.check(value)
+    if value != setting.default and not method.takes(setting.key):
+      takers = " or ".join(m.name for m in METHODS if m.takes(setting.key))
+      raise InputError(
+        f"{setting.key} is {value}: only loss.name={takers} takes it, not {method.name}"
+      )
+  if method.prototypes and config.loss.prototypes < 2:
+    raise InputError(
+      f"loss.prototypes is {config.loss.prototypes}: {method.name} needs 2 or more"
+    )
+
+
+def published(config: ConfigDict, *, photographs: bool = False) -> None:
+  """Gives a config the numbers of its method's published recipe, if there is one.
+
+  Args:
+    config: of a method; changed in place.
+    photographs: the recipe of ImageNet-100, not of CIFAR.
+  """
+  recipe = of(config).published
+  if recipe is None:
+    return
+  fields: dict[str, Any] = {**recipe[0], **recipes.COLOURS}
+  fields |= recipe[1] if photographs else {"augment.blur": 0.0}
+  config.train.epochs = recipes.EPOCHS_PHOTOGRAPHS if photographs else recipes.EPOCHS
+  for key, value in fields.items():
+    section, field = key.split(".")
+    config[section][field] = value
+
+
+def _get(config: ConfigDict, key: str) -> Any:
+  section, field = key.split(".")
+  return config[section][field]

@@ -1,0 +1,14 @@
+"""Compiler options."""
+
+from typing import Any
+
+from jax.sharding import Mesh
+
+from ncl_jax.runtime import sharding as sharding_lib
+
+
+def cpu_effort(level: int, mesh: Mesh | None = None) -> dict[str, Any] | None:
+  """Returns options that set the optimization level of XLA's CPU backend; else None."""
+  if sharding_lib.platform(mesh) != "cpu":
+    return None
+  return {"xla_backend_optimization_level": level}
