@@ -139,7 +139,8 @@ def single() -> tuple[str, ...]:
 
 def applicable(config: ConfigDict, source: Source) -> tuple[str, ...]:
   """Names of the evaluators of one checkpoint that a run's data allow."""
-  return tuple(name for name in single() if not _missing(name, config, source))
+  every = registered()
+  return tuple(name for name in single() if not lacks(every[name], config, source))
 
 
 def rows(config: ConfigDict, source: Source) -> tuple[rows_lib.Row, ...]:
@@ -173,24 +174,17 @@ def check(names: Sequence[str], config: ConfigDict, source: Source) -> None:
     InputError: naming the first such evaluator.
   """
   for name in names:
-    if missing := _missing(name, config, source):
-      raise InputError(
-        f"{missing}: allowed are {', '.join(applicable(config, source))}"
-      )
+    check_needs(registered()[name], config, source)
 
 
 def check_needs(declared: Evaluator, config: ConfigDict, source: Source) -> None:
   """Stops an evaluator whose data lack what it needs.
 
   Raises:
-    InputError: saying what.
+    InputError: saying what, and which evaluators these data allow.
   """
   if missing := lacks(declared, config, source):
-    raise InputError(missing)
-
-
-def _missing(name: str, config: ConfigDict, source: Source) -> str:
-  return lacks(registered()[name], config, source)
+    raise InputError(f"{missing}: allowed are {', '.join(applicable(config, source))}")
 
 
 def lacks(declared: Evaluator, config: ConfigDict, source: Source) -> str:

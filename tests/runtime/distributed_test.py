@@ -54,6 +54,23 @@ def test_processes_do_not_look_for_each_other_through_a_proxy(monkeypatch):
   assert os.environ["HTTPS_PROXY"] == "http://proxy.example:3128"
 
 
+# Programs of the checkout, whatever is installed.
+CHECKOUT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(autouse=True)
+def as_from_a_terminal():
+  """What runs in the background or under nohup inherits signals that are ignored."""
+  before = {
+    number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)
+  }
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  yield
+  for number, handler in before.items():
+    signal.signal(number, handler)
+
+
 def test_alone_nothing_is_started():
   distributed.initialize()
   distributed.agree("this", "that")
@@ -117,7 +134,7 @@ def test_where_nothing_can_be_saved_they_end_a_program_as_sigterm_does(number):
 
 def test_a_run_that_is_warned_is_saved(tmp_path):
   running = subprocess.Popen(
-    [sys.executable, str(PROCESS), *long_training(tmp_path)], cwd=ROOT
+    [sys.executable, str(PROCESS), *long_training(tmp_path)], cwd=ROOT, env=CHECKOUT
   )
   try:
     wait_for_step([running], tmp_path / "run" / "metrics.jsonl", 4)
@@ -147,7 +164,7 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
   ours, theirs = pty.openpty()
   command = [*own, str(PROCESS), *long_training(tmp_path)]
   running = subprocess.Popen(
-    command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+    command, cwd=ROOT, env=CHECKOUT, stdin=theirs, stdout=theirs, stderr=theirs
   )
   os.close(theirs)
   closed = threading.Event()
