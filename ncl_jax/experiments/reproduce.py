@@ -121,7 +121,7 @@ def forecast(
   accelerator: str,
   rate: float = 0.0,
 ) -> str:
-  """What the trainings will take, to be read before the first begins.
+  """What the runs will take, to be read before the first begins.
 
   Args:
     config: settings.
@@ -141,9 +141,9 @@ def forecast(
     "as measured" if measured else f"{input_rate.SHARE:.0%} of its peak, the fastest"
   )
   lines = [
-    f"{2 * seeds} trainings (CL and NCL, {seeds} seeds) of {resolved.train.epochs} "
+    f"{2 * seeds} runs (CL and NCL, {seeds} seeds) of {resolved.train.epochs} "
     f"epochs, {images:,} images each; then every evaluation of each",
-    f"trainings on one {accelerator} at {rate:,.0f} images/s ({how}): "
+    f"all of them on one {accelerator} at {rate:,.0f} images/s ({how}): "
     f"{hours:,.1f} hours",
     "evaluations come on top: finetuning is the longest, about a training in three",
   ]

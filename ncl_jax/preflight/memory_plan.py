@@ -61,7 +61,7 @@ class Plan:
   Attributes:
     devices: how many, and of which kind.
     batch: images in a global batch.
-    per_call: steps in a call of the program.
+    steps_per_call: steps in a call of the program.
     form: NT-Xent's implementation, see `methods.implementations.choose`; the name of
       another loss.
     compile_seconds: tracing included.
@@ -79,7 +79,7 @@ class Plan:
   devices: int
   kind: str
   batch: int
-  per_call: int
+  steps_per_call: int
   form: str
   compile_seconds: float
   arguments: dict[str, int]
@@ -224,7 +224,7 @@ def plan(
     "devices": mesh.size,
     "kind": devices[0].device_kind,
     "batch": batch,
-    "per_call": placed.steps_per_call,
+    "steps_per_call": placed.steps_per_call,
     "form": form,
     "arguments": {
       "parameters": _bytes(state.params),
@@ -395,7 +395,7 @@ def text(found: Plan, title: str) -> str:
   lines = [
     title,
     f"{found.devices} x {found.kind}, batch {found.batch:,} = {share:,} images a device"
-    f", {found.per_call} step(s) a call, loss {found.form}",
+    f", {found.steps_per_call} step(s) a call, loss {found.form}",
     f"{'compiled' if found.program else 'memory planned'} in "
     f"{found.compile_seconds:.0f} s",
     "",

@@ -66,8 +66,8 @@ def test_a_claim_is_judged_by_the_means():
 def test_the_forecast_is_arithmetic():
   source = tiny.source()  # three steps of 16 images, four epochs
   text = reproduce.forecast(tiny.config(), source, 5, "H100", rate=0.08)
-  # 10 trainings of 192 images at 0.08 a second.
-  assert "10 trainings" in text and "192 images each" in text
+  # 10 runs of 192 images at 0.08 a second.
+  assert "10 runs" in text and "192 images each" in text
   assert "6.7 hours" in text and "as measured" in text
   assert "the fastest" in reproduce.forecast(tiny.config(), source, 5, "H100")
 
@@ -149,7 +149,7 @@ def test_claims_are_not_changed_afterwards(reproduced):
 
 def test_a_dry_run_writes_nothing(tmp_path):
   text = reproduce.reproduce(given(tmp_path), tmp_path / "work", seeds=3, dry_run=True)
-  assert "6 trainings" in text and "NCL's sparsity is 0.900, within 0.05" in text
+  assert "6 runs" in text and "NCL's sparsity is 0.900, within 0.05" in text
   assert not (tmp_path / "work").exists()
 
 

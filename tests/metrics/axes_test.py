@@ -338,3 +338,15 @@ def test_wrong_arguments_are_refused():
     metrics.energy_weighted_purity(f, labels, 4, budget=0)
   with pytest.raises(InputError, match="draws"):
     metrics.axis_gain(jnp.mean, f, jax.random.key(0), draws=0)
+
+
+def test_a_count_beyond_32_bits_does_not_wrap_to_a_small_one():
+  f = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+  labels = np.arange(8) % 2
+  beyond, wrapped, rows = 9, 1, np.array([2**32 + 1, 8])
+  found, expected, wrong = (
+    np.asarray(metrics.purity_at(f, labels, 2, counts))
+    for counts in (rows, np.array([beyond, 8]), np.array([wrapped, 8]))
+  )
+  np.testing.assert_array_equal(found, expected)
+  assert not np.array_equal(found, wrong, equal_nan=True)
