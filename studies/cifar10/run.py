@@ -34,6 +34,7 @@ RATES = (0.2, 0.4, 0.8)
 SEEDS = (11, 12, 13, 14, 15)
 TUNING_SEED = 100
 TUNING_EPOCHS = 4
+EPOCHS = 12
 WIDTH = 8  # of the backbone's first stage
 HELD_OUT = 0.1  # of the training images, for choosing the learning rate
 
@@ -115,6 +116,8 @@ def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> Non
   config = settings(method, name)
   config.seed = seed
   config.optimizer.learning_rate = rate
+  config.train.epochs = EPOCHS
+  config.optimizer.warmup_epochs = 0.1 * EPOCHS
   begun = time.monotonic()
   path = out / f"seed{seed}" / method
   row: dict[str, Any] = dict(key)
