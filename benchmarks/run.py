@@ -25,6 +25,7 @@ BENCHMARKS = {
   "evaluate": [],
   "feed": [],
   "jpeg": [],
+  "decoded": [],
   "startup": ["--repeats=3"],
   "accumulation": [],
   "explorer": [],

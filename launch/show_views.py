@@ -39,7 +39,7 @@ def main() -> None:
   path = show_views.write(
     _OUT.value or pathlib.Path(_WORKDIR.value) / "views.png",
     config,
-    workdir.load_source(config),
+    workdir.load_source(workdir.streamed(config)),
     images=_IMAGES.value,
     views=_VIEWS.value,
   )

@@ -53,6 +53,8 @@ def _add_data(config: ConfigDict) -> None:
   config.data.train_examples = 0  # a stratified subset of this size; 0: all
   config.data.classes_file = ""  # names of the classes to keep, a line each; "": all
   config.data.on_bad_image = "stop"  # or "skip"
+  # Folder where image files are kept decoded, for all runs; "": decoded when used.
+  config.data.decoded_cache = ""
   config.data.pair_factors = ()  # of dsprites: in which the images of a pair differ
   config.data.on_device_mib = 1024  # sets up to this size are kept on each device
 

@@ -19,6 +19,7 @@ FREE_ON_RESUME = (
   "train.cpu_devices",
   "train.steps_per_call",
   "data.on_device_mib",
+  "data.decoded_cache",
   "eval.transfer",
   "eval.ood",
 )

@@ -69,6 +69,7 @@ def validate(config: ConfigDict) -> None:
       data.check(spec)
   for file in (config.data.classes_file, config.train.init_from):
     paths.local(file)
+  data.cache_folder(config.data.decoded_cache, config.data.source)
   for key in POSITIVE:
     if not (math.isfinite(get(config, key)) and get(config, key) > 0):
       raise InputError(f"{key} is {get(config, key)}: it must be greater than 0")

@@ -2,11 +2,22 @@
 
 import dataclasses
 import difflib
+import pathlib
 from collections.abc import Sequence
 
 from absl import logging
 
-from ncl_jax.data import arrays, digits, dsprites, folder, idx, pairs, suspicious, tfds
+from ncl_jax.data import (
+  arrays,
+  decoded_cache,
+  digits,
+  dsprites,
+  folder,
+  idx,
+  pairs,
+  suspicious,
+  tfds,
+)
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, only_classes, stratified, subset
@@ -49,6 +60,7 @@ def load(
   need_train: bool = True,
   pair_factors: Sequence[str] = (),
   classes_file: str = "",
+  decoded: str = "",
 ) -> Source:
   """Opens a data set.
 
@@ -64,6 +76,8 @@ def load(
     classes_file: text file with the names of the classes to keep, the first word of
       each line; "" = all.
     pair_factors: dsprites only: factors in which the images of a positive pair differ.
+    decoded: folder in which image files are kept decoded, see `decoded_cache`; "" =
+      they are decoded whenever they are used.
 
   Returns:
     The source, with splits "train" and "test"; decoded into memory if it fits.
@@ -82,6 +96,7 @@ def load(
       f"data.pair_factors = {tuple(pair_factors)!r}: {spec} has no factors to change, "
       "only dsprites has"
     )
+  cache = cache_folder(decoded, spec)
   path = paths.local(place).absolute()
   if spec == "digits":
     source = digits.load(image_size)
@@ -96,15 +111,38 @@ def load(
   elif kind == "idx":
     source = idx.load(path, image_size)
   elif kind == "folder":
-    source = folder.load(path, image_size, on_bad_image)
+    source = folder.load(path, image_size, on_bad_image, cache)
   else:
-    source = tfds.load(place, image_size, need_train)
+    source = tfds.load(place, image_size, need_train, cache)
   if classes_file:
     source = only_classes(source, _class_names(classes_file))
   source = subset(source, train=train_examples)
+  if cache:
+    source = decoded_cache.cached(source, cache)
   if kind != "dsprites" or train_examples:
     # The whole of dsprites is drawn on demand.
     source = in_memory(source)
+  return _told(source)
+
+
+def cache_folder(folder: str, spec: str) -> pathlib.Path | None:
+  """The folder for decoded images of a source; None for "".
+
+  Raises:
+    InputError: for a source without image files.
+  """
+  if not folder:
+    return None
+  if not spec.startswith(("folder:", "tfds:")):
+    raise InputError(
+      f"{decoded_cache.KEY} is {folder}: allowed is '' for {spec}. Only the images of "
+      "folder:PATH and tfds:NAME are files to decode"
+    )
+  return paths.local(folder).absolute()
+
+
+def _told(source: Source) -> Source:
+  """The source, described in the log, with notes on what is suspicious."""
   logging.info(
     "%s: %d train and %d test %s, %s",
     source.name,

@@ -3,21 +3,21 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import io
 import os
 import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import PIL
 import tqdm
 from absl import logging
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageOps
 from PIL import features as pillow_features
 
-from ncl_jax.data import depth
+from ncl_jax.data import depth, file_kinds, threads
 from ncl_jax.errors import InputError
-from ncl_jax.host import npz, resources
+from ncl_jax.host import npz
 
 # What Pillow raises on files that are truncated, damaged or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -32,21 +32,9 @@ _one_large = threading.Lock()
 # The colour behind transparent pixels: most images were made for a white page.
 BACKGROUND = (255, 255, 255)
 
-HEIC = "a HEIC picture, which Pillow does not decode: convert it, as by heif-convert"
-_SVG = "an SVG drawing: convert it to PNG"
-_PDF = "a PDF document: convert its pages to PNG"
-_JXL = "a JPEG XL picture: convert it to JPEG or PNG"
-_AVIF = "an AVIF picture, which this Pillow does not decode"
-_RAW = "a camera's raw file: convert it to JPEG or TIFF"
-# Pictures that Pillow does not decode, by their endings, and what to do.
-UNKNOWN_ENDINGS = {
-  **dict.fromkeys((".heic", ".heif"), HEIC),
-  **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), _RAW),
-  ".svg": _SVG,
-  ".pdf": _PDF,
-  ".jxl": _JXL,
-  ".avif": _AVIF,
-}
+# Raise it whenever `read` or `square` returns other pixels than before: images decoded
+# by the earlier code are then not used any more, see `decoded_cache`.
+CODE_VERSION = 1
 
 # Number of files whose bit depth is inspected.
 SAMPLE = 256
@@ -55,25 +43,11 @@ SAMPLE = 256
 LARGEST_DEFAULT_SIDE = 256
 
 
-@functools.cache
-def extensions() -> frozenset[str]:
-  """Lower-case file endings that this Pillow can decode, such as ".jpg".
-
-  Formats that Pillow names but cannot decode by itself (PostScript, MPEG, HDF5 and
-  others) are left out.
-  """
-  Image.init()
-  lacking = {"EPS", "MPEG", "IPTC"}
-  for name, feature in (("AVIF", "avif"), ("WEBP", "webp"), ("JPEG2000", "jpg_2000")):
-    if not pillow_features.check(feature):
-      lacking.add(name)
-  for name, (factory, _) in Image.OPEN.items():
-    if isinstance(factory, type) and issubclass(factory, ImageFile.StubImageFile):
-      lacking.add(name)
-  known = Image.OPEN.keys() - lacking
-  return frozenset(
-    e for e, name in Image.registered_extensions().items() if name in known
-  )
+def version() -> str:
+  """What decoded pixels depend on besides the files: this code, Pillow, its codecs."""
+  codecs = ("libjpeg_turbo", "jpg", "jpg_2000", "zlib", "libtiff", "webp", "avif")
+  versions = [f"{name} {pillow_features.version(name)}" for name in codecs]
+  return ", ".join([f"decode {CODE_VERSION}", f"pillow {PIL.__version__}", *versions])
 
 
 def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
@@ -108,9 +82,9 @@ def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
         "file, which is decoded reduced"
       )
     with _one_large if pixels > _LARGE_PIXELS else contextlib.nullcontext():
-      return np.asarray(
-        _square(_rgb(ImageOps.exif_transpose(image), white, path), size)
-      )
+      # In place: an image that is upright already is not copied.
+      ImageOps.exif_transpose(image, in_place=True)
+      return np.asarray(_square(_rgb(image, white, path), size))
 
 
 def _opened(path: str | io.BytesIO) -> Image.Image:
@@ -148,7 +122,8 @@ def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
     image = image.convert("RGBA")
     ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
     image = Image.alpha_composite(ground, image)
-  return image.convert("RGB")
+  # Converting to the mode it has would copy it.
+  return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _is_wide(image: Image.Image) -> bool:
@@ -254,7 +229,7 @@ class Files:
     return len(self.paths)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
-    return in_threads(self._read, rows, self.shape[1:])
+    return threads.read(self._read, rows, self.shape[1:])
 
   def take(self, rows: np.ndarray) -> "Files":
     """Some of the files."""
@@ -263,6 +238,16 @@ class Files:
   def resized(self, size: int) -> "Files":
     """The same files, decoded to another size."""
     return dataclasses.replace(self, size=size)
+
+  def identity(self) -> Iterator[bytes]:
+    """What the decoded pixels depend on: each file's name, size and time of change."""
+    yield f"white {self.white}".encode()
+    above = len(os.path.join(self.root, ""))
+    blocks = [self.paths[i : i + 1024] for i in range(0, len(self.paths), 1024)]
+    for block in threads.pool().map(
+      lambda paths: [_stamp(p, above) for p in paths], blocks
+    ):
+      yield from block
 
   def names(self) -> list[str]:
     """The places of the files below `root`, as text of any system."""
@@ -282,33 +267,13 @@ class Files:
       ) from error
 
 
-def in_threads(read_row, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-  """Decodes images in several threads, directly into uint8 [n, H, W, C].
-
-  Args:
-    read_row: takes a position and returns an image, uint8 of `shape`.
-    rows: positions [n].
-    shape: (H, W, C).
-  """
-  images = np.empty((len(rows), *shape), np.uint8)
-
-  def one(i: int) -> None:
-    images[i] = read_row(int(rows[i]))
-
-  for _ in _pool().map(one, range(len(rows))):
-    pass
-  return images
-
-
-@functools.cache
-def _pool() -> concurrent.futures.ThreadPoolExecutor:
-  """Threads that live as long as the process; starting them per batch takes time."""
-  return concurrent.futures.ThreadPoolExecutor(_threads(), "decode")
-
-
-def _threads() -> int:
-  """A few more threads than cores, because some wait for the disk."""
-  return min(32, resources.cores() + 4)
+def _stamp(path: str, above: int) -> bytes:
+  try:
+    stat = os.stat(path)
+    state = f"{stat.st_size} {stat.st_mtime_ns}"
+  except OSError:
+    state = "missing"  # reported when it is read
+  return os.fsencode(path[above:]) + f"\0{state}".encode()
 
 
 def unreadable(paths: Sequence[str]) -> dict[str, str]:
@@ -323,7 +288,7 @@ def unreadable(paths: Sequence[str]) -> dict[str, str]:
 
   failed = {}
   with (
-    concurrent.futures.ThreadPoolExecutor(_threads()) as pool,
+    concurrent.futures.ThreadPoolExecutor(threads.count()) as pool,
     tqdm.tqdm(total=len(paths), desc="checking", unit="image", disable=None) as bar,
   ):
     # In blocks, because every queued file costs memory.
@@ -337,32 +302,5 @@ def unreadable(paths: Sequence[str]) -> dict[str, str]:
 
 def _reason(error: BaseException, path: str) -> str:
   if isinstance(error, Image.UnidentifiedImageError):
-    return _foreign(path) or "not an image that Pillow knows"
+    return file_kinds.describe(path) or "not an image that Pillow knows"
   return str(error) or type(error).__name__
-
-
-# Files that are often named like images: offset, first bytes, and what they are.
-_FOREIGN = (
-  (4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypheim", b"ftypmif1"), HEIC),
-  (4, (b"ftypavif", b"ftypavis"), _AVIF),
-  (0, (b"\xff\x0a", b"\0\0\0\x0cJXL "), _JXL),
-  (0, (b"%PDF",), _PDF),
-  (0, (b"<svg", b"<?xml"), _SVG),
-  (0, (b"<!doc", b"<!DOC", b"<html", b"<HTML"), "a web page: download the image again"),
-  (0, (b"version https://git-lfs",), "a pointer of Git LFS: run git lfs pull"),
-)
-
-
-def _foreign(path: str) -> str:
-  """Describes a file that Pillow cannot identify; "" if it is unknown here too."""
-  try:
-    with open(path, "rb") as file:
-      start = file.read(64)
-  except OSError:
-    return ""
-  if not start:
-    return "an empty file"
-  for offset, beginnings, what in _FOREIGN:
-    if start[offset:].startswith(beginnings):
-      return what
-  return ""

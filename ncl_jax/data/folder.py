@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from ncl_jax.data import classes as class_names
-from ncl_jax.data import decode, duplicates
+from ncl_jax.data import decode, decoded_cache, duplicates, file_kinds
 from ncl_jax.data.source import UNLABELLED, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
@@ -56,7 +56,12 @@ class _LeftOut:
     return os.path.relpath(path, self.path)
 
 
-def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") -> Source:
+def load(
+  path: pathlib.Path,
+  image_size: int = 0,
+  on_bad_image: str = "stop",
+  cache: pathlib.Path | None = None,
+) -> Source:
   """Lists a folder of images, which are decoded on demand to RGB.
 
   Three layouts are accepted: `PATH/train/CLASS/*` with `PATH/test/CLASS/*` (or the
@@ -76,6 +81,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
     on_bad_image: "stop" = an image that cannot be decoded is an error when it is met;
       "skip" = all are decoded once now, and those that fail are left out and listed in
       the log.
+    cache: folder that remembers which fail, see `decoded_cache.table`.
 
   Returns:
     A source of RGB images.
@@ -101,7 +107,7 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
       f"files of no kind of image known here left out: {kinds}{_remedies(others)}"
     )
   if on_bad_image == "skip":
-    bad = decode.unreadable(_join([*train.values(), *test.values()]))
+    bad = _unreadable(_join([*train.values(), *test.values()]), path, cache)
     train, test = _without(train, bad), _without(test, bad)
     if bad:
       lines = "\n".join(f"  {file}: {reason}" for file, reason in bad.items())
@@ -148,11 +154,30 @@ def load(path: pathlib.Path, image_size: int = 0, on_bad_image: str = "stop") ->
   )
 
 
+def _unreadable(
+  files: list[str], path: pathlib.Path, cache: pathlib.Path | None
+) -> dict[str, str]:
+  """The files that cannot be decoded, each with the reason."""
+  if cache is None:
+    return decode.unreadable(files)
+
+  def find() -> dict[str, np.ndarray]:
+    bad = decode.unreadable(files)
+    rows = [i for i, file in enumerate(files) if file in bad]
+    reasons = [bad[files[i]] for i in rows]
+    return {"rows": np.array(rows, np.int64), "reasons": np.array(reasons, np.str_)}
+
+  identity = decode.Files(files, 1, root=os.fspath(path)).identity()
+  found = decoded_cache.table(cache, f"{path.name}-unreadable", identity, find)
+  pairs = zip(found["rows"], found["reasons"], strict=True)
+  return {files[row]: str(reason) for row, reason in pairs}
+
+
 def _remedies(others: Counter[str]) -> str:
   """Advice about pictures that Pillow does not decode, if there are any."""
   return "".join(
     f"; each {end} file is {what}"
-    for end, what in decode.UNKNOWN_ENDINGS.items()
+    for end, what in file_kinds.BY_ENDING.items()
     if others[end]
   )
 
@@ -218,7 +243,7 @@ def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
     end = os.path.splitext(name)[1].lower()
     if name.startswith("."):
       continue
-    if end in decode.extensions():
+    if end in file_kinds.extensions():
       found.append(name)
     else:
       others[end or "without ending"] += 1

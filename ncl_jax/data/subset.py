@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from absl import logging
@@ -217,3 +217,8 @@ class _Rows:
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     return self.images[self.rows[rows]]
+
+  def identity(self) -> Iterator[bytes]:
+    """As `decoded_cache.Stored`, of images that are."""
+    yield self.rows.astype(np.int64).tobytes()
+    yield from self.images.identity()  # type: ignore[attr-defined]

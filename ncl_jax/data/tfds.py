@@ -1,32 +1,31 @@
-"""Source `tfds:NAME`: TensorFlow Datasets; no other file imports TensorFlow."""
+"""Source `tfds:NAME`: images, labels and captions of TensorFlow Datasets."""
 
-import contextlib
 import dataclasses
-import difflib
-import importlib.util
+import functools
 import io
 import math
-import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tqdm
 from absl import logging
 
-from ncl_jax.data import decode, source, texts
+from ncl_jax.data import decode, decoded_cache, source, texts, tfds_builder, threads
 from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
-from ncl_jax.host import network
 
-RANDOM_ACCESS = "array_record"
-_HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # most sets come from these
 CAPTIONS = ("caption", "captions", "text")  # features; the first that exists is used
 
 
-def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
+def load(
+  name: str,
+  image_size: int = 0,
+  need_train: bool = True,
+  cache: pathlib.Path | None = None,
+) -> Source:
   """Opens a set of TensorFlow Datasets, and downloads and prepares it if necessary.
 
   Train is the split "train". Test is "test"; if that is missing or unlabelled,
@@ -43,14 +42,16 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
     image_size: side in pixels; 0 = unchanged or, if sizes differ, the median shorter
       side, at most 256.
     need_train: False also accepts a set with only test images, used for both splits.
+    cache: folder that keeps the labels and captions of a large set, which are spread
+      over all records, see `decoded_cache.table`.
 
   Raises:
     InputError: if the set is unknown or unsuitable, or if it is not prepared and cannot
       be: within seconds where TensorFlow or a network is missing.
   """
-  builder = _builder(name)
+  builder = tfds_builder.prepared(name)
   if not need_train and "train" not in builder.info.splits:
-    return _test_alone(builder, name, image_size)
+    return _test_alone(builder, name, image_size, cache)
   labelled, caption = _has_labels(builder), _caption_key(builder)
   names = {"train": "train"}
   # Only the first example is read, because reading all of a large split takes long.
@@ -62,7 +63,7 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
         names["test"] = test
 
   shape = _image_shape(builder, image_size, "train")
-  read = _reader(builder, name, names.values(), shape)
+  read = _reader(builder, name, names.values(), shape, cache)
   keys = _label_keys(builder)
   splits = {ours: read(builder, names[ours], keys, caption, shape) for ours in names}
   divided = "test" not in splits
@@ -71,14 +72,16 @@ def load(name: str, image_size: int = 0, need_train: bool = True) -> Source:
   return Source(f"tfds:{name}", splits, _class_names(builder, labelled), divided)
 
 
-def _test_alone(builder: Any, name: str, image_size: int) -> Source:
+def _test_alone(
+  builder: Any, name: str, image_size: int, cache: pathlib.Path | None
+) -> Source:
   """A set with only test images, such as the corrupted ones."""
   known = [s for s in ("test", "validation") if s in builder.info.splits]
   split = known[0] if known else next(iter(builder.info.splits))
   labelled = _has_labels(builder, split)
   shape = _image_shape(builder, image_size, split)
   keys = _label_keys(builder)
-  read = _reader(builder, name, [split], shape)
+  read = _reader(builder, name, [split], shape, cache)
   images = read(builder, split, keys, _caption_key(builder), shape)
   splits = {"train": images, "test": images}
   return Source(f"tfds:{name}", splits, _class_names(builder, labelled))
@@ -89,98 +92,24 @@ def _class_names(builder: Any, labelled: bool) -> tuple[str, ...]:
 
 
 def _reader(
-  builder: Any, name: str, splits: Iterable[str], shape: tuple[int, int, int]
+  builder: Any,
+  name: str,
+  splits: Iterable[str],
+  shape: tuple[int, int, int],
+  cache: pathlib.Path | None,
 ) -> Callable[..., Split]:
   """The function that reads the images: all at once, or each on demand."""
   total = sum(builder.info.splits[split].num_examples for split in splits)
   whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
-  if not whole and builder.info.file_format.value != RANDOM_ACCESS:
+  if not whole and builder.info.file_format.value != tfds_builder.RANDOM_ACCESS:
     raise InputError(
       f"tfds:{name} is stored as {builder.info.file_format.value}, which has no random"
       f" access, and its {total} images of {shape} do not fit in"
       f" {source.IN_MEMORY_BYTES >> 20} MiB. Prepare it anew with `tfds build {name}"
-      f" --file_format={RANDOM_ACCESS}`, use smaller images, or use folder:PATH."
+      f" --file_format={tfds_builder.RANDOM_ACCESS}`, use smaller images, or use"
+      " folder:PATH."
     )
-  return _read_whole if whole else _open
-
-
-def _builder(name: str) -> Any:
-  """A builder whose data are prepared."""
-  _require("tensorflow_datasets", f"tfds:{name}")
-  import tensorflow_datasets as tfds
-
-  data_dir = os.environ.get("TFDS_DATA_DIR")
-  try:
-    with _quiet():
-      builder = tfds.builder(name, data_dir=data_dir)
-      prepared = builder.is_prepared()
-  except tfds.core.DatasetNotFoundError as error:
-    near = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise InputError(
-      f"no TensorFlow data set {name!r}, neither known by name nor prepared in"
-      f" {data_dir or '~/tensorflow_datasets'} (TFDS_DATA_DIR){hint}"
-    ) from error
-  if not prepared:
-    where = f"tfds:{name} is not prepared in {builder.data_dir}"
-    _require("tensorflow", f"{where}: preparing it")
-    if _needs_network(builder, data_dir) and network.offline(_HOSTS):
-      raise InputError(
-        f"{where}, and there is no network. Run `tfds build {name}` where there is, "
-        "copy the folder and set TFDS_DATA_DIR"
-      )
-    logging.warning("tfds:%s: downloading and preparing in %s", name, builder.data_dir)
-    _hide_accelerators()
-    try:
-      builder.download_and_prepare()
-    # AssertionError: the set must be downloaded by hand; contains the instructions.
-    except (
-      OSError,
-      AssertionError,
-      ValueError,
-      ImportError,
-      tfds.core.download.download_manager.NonMatchingChecksumError,
-    ) as error:
-      raise InputError(
-        f"tfds:{name} is not in {builder.data_dir} and cannot be prepared: {error}"
-      ) from error
-  stored = builder.info.file_format.value
-  if stored != RANDOM_ACCESS:
-    _require("tensorflow", f"tfds:{name} is stored as {stored}: reading it")
-    _hide_accelerators()
-  return builder
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Without the warnings of TensorFlow Datasets."""
-  level = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)
-  try:
-    yield
-  finally:
-    logging.set_verbosity(level)
-
-
-def _needs_network(builder: Any, data_dir: str | None) -> bool:
-  """False if files were downloaded earlier, or are to be placed there by hand."""
-  folder = pathlib.Path(data_dir or "~/tensorflow_datasets").expanduser()
-  earlier = any((folder / "downloads").glob("**/*.INFO"))
-  return builder.MANUAL_DOWNLOAD_INSTRUCTIONS is None and not earlier
-
-
-def _require(package: str, what: str) -> None:
-  """Refuses what needs a package that is not installed; names the extra."""
-  if importlib.util.find_spec(package) is None:
-    raise InputError(f"{what} needs {package}: pip install 'ncl_jax[tfds]'")
-
-
-def _hide_accelerators():
-  """Keeps TensorFlow off the GPUs, whose memory JAX needs; call before its first op."""
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of its start
-  import tensorflow as tf
-
-  tf.config.set_visible_devices([], "GPU")
+  return _read_whole if whole else functools.partial(_open, cache=cache)
 
 
 def _has_labels(builder: Any, split: str = "train") -> bool:
@@ -258,7 +187,7 @@ def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dic
   """The first examples, or all, as dicts of numpy arrays in file order."""
   import tensorflow_datasets as tfds
 
-  if builder.info.file_format.value == RANDOM_ACCESS:
+  if builder.info.file_format.value == tfds_builder.RANDOM_ACCESS:
     records = builder.as_data_source(split)
     count = len(records) if most is None else min(most, len(records))
     return (records[i] for i in range(count))
@@ -302,27 +231,52 @@ def _read_whole(
 
 
 def _open(
-  builder: Any, split: str, keys: list[str], caption: str, shape: tuple[int, int, int]
+  builder: Any,
+  split: str,
+  keys: list[str],
+  caption: str,
+  shape: tuple[int, int, int],
+  cache: pathlib.Path | None,
 ) -> Split:
   import tensorflow_datasets as tfds
 
   feature = builder.info.features["image"]
   jpeg = feature.encoding_format == "jpeg" and shape[2] == 3
   decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
-  images = _Records(builder.as_data_source(split, decoders=decoders), shape, jpeg)
-  columns = {key: np.empty(len(images), np.int32) for key in keys}
-  captions = []
-  if keys or caption:
-    # Images stay encoded, but all records are read once.
-    skip = {"image": tfds.decode.SkipDecoding()}
-    records = builder.as_data_source(split, decoders=skip)
-    for i in tqdm.trange(len(images), desc=f"{split} labels", disable=None):
-      record = records[i]
-      for key in keys:
-        columns[key][i] = record[key]
-      if caption:
-        captions.append(_first_text(record[caption]))
+  files = builder.info.splits[split].filepaths
+  images = _Records(
+    builder.as_data_source(split, decoders=decoders), shape, jpeg, files
+  )
+  if not keys and not caption:
+    return _split(builder, split, images, {}, [])
+  make = functools.partial(_columns, builder, split, keys, caption)
+  if cache is None:
+    columns = make()
+  else:
+    name = f"{builder.name}-{split}-labels"
+    columns = decoded_cache.table(cache, name, images.identity(), make)
+  captions = columns.pop("", np.array([], np.str_)).tolist()
   return _split(builder, split, images, columns, captions)
+
+
+def _columns(
+  builder: Any, split: str, keys: list[str], caption: str
+) -> dict[str, np.ndarray]:
+  """The labels of each key, int32, and the captions as ""; reads every record."""
+  import tensorflow_datasets as tfds
+
+  # Images stay encoded.
+  skip = {"image": tfds.decode.SkipDecoding()}
+  records = builder.as_data_source(split, decoders=skip)
+  columns = {key: np.empty(len(records), np.int32) for key in keys}
+  captions = []
+  for i in tqdm.trange(len(records), desc=f"{split} labels", disable=None):
+    record = records[i]
+    for key in keys:
+      columns[key][i] = record[key]
+    if caption:
+      captions.append(_first_text(record[caption]))
+  return columns | ({"": np.array(captions, np.str_)} if caption else {})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -332,6 +286,7 @@ class _Records:
   records: Any
   image_shape: tuple[int, int, int]
   encoded: bool  # JPEGs, decoded here to the size needed
+  files: Sequence[Any]
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -347,4 +302,14 @@ class _Records:
         return decode.read(io.BytesIO(image), self.image_shape[0])
       return _fit(image, self.image_shape)
 
-    return decode.in_threads(one, rows, self.image_shape)
+    return threads.read(one, rows, self.image_shape)
+
+  def identity(self) -> Iterator[bytes]:
+    """As `decoded_cache.Stored`: each file's name, size and time of change."""
+    import tensorflow_datasets as tfds
+
+    # Which decodes what is not decoded here.
+    yield f"encoded {self.encoded}, tensorflow-datasets {tfds.__version__}".encode()
+    for file in self.files:
+      state = file.stat()
+      yield f"{file.name}\0{state.length} {state.mtime}".encode()

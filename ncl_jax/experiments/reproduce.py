@@ -210,7 +210,7 @@ def reproduce(
   """
   config_lib.validate(config)
   path = paths.local(directory).resolve()
-  source = workdir.load_source(config)
+  source = workdir.load_source(workdir.streamed(config) if dry_run else config)
   before = forecast(config, source, seeds, accelerator, rate)
   if dry_run:
     lines = "".join(f"\n  {claim.text}" for claim in claims(config))

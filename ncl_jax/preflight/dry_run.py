@@ -8,8 +8,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
+from ncl_jax.data import decoded_cache
 from ncl_jax.data.source import Source
-from ncl_jax.host import resources
+from ncl_jax.host import paths, resources
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost, ema, input_pipeline
 from ncl_jax.training import optimizer as optimizer_lib
@@ -49,7 +50,7 @@ def describe(
     InputError: for all that would stop `train.train`.
   """
   config_lib.validate(config)
-  source = source or workdir_lib.load_source(config)
+  source = source or workdir_lib.load_source(workdir_lib.streamed(config))
   resolved, path, mesh = workdir_lib.prepare(config, workdir, source)
   on_device = input_pipeline.layout(resolved, source, mesh).on_device
   cost.check_memory(resolved, source)
@@ -62,6 +63,7 @@ def describe(
     *_listed("Changed here", changed, "nothing: the settings are the file's"),
     *_listed("From the data", filled, "nothing"),
     *_data(source, read, on_device),
+    *_decoded_once(config, source),
     *(f"          {sentence}" for sentence in config_lib.texts_cut(resolved, source)),
     *_length(resolved, source, path),
     *_network(resolved, source, mesh.size, _image_bytes(source) * on_device),
@@ -90,6 +92,17 @@ def _data(source: Source, read: int, on_device: bool) -> list[str]:
       "\n          SEPIN and the explorer; purity, accuracy and retrieval need labels"
     )
   return lines
+
+
+def _decoded_once(config: ConfigDict, source: Source) -> list[str]:
+  folder = config.data.decoded_cache
+  if not folder:
+    return []
+  needed, free = decoded_cache.check_space(source, paths.local(folder).absolute())
+  return [
+    f"          decoded once, into {folder}: {needed / 2**30:,.2f} GiB to write, "
+    f"{free / 2**30:,.2f} GiB free"
+  ]
 
 
 def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]:

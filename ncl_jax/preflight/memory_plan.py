@@ -151,7 +151,7 @@ def dummy_data(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
   """
   shape = tuple(shape) or KNOWN.get(config.data.source, ())
   if not shape:
-    return workdir.load_source(config)
+    return workdir.load_source(workdir.streamed(config))
   if len(shape) != 5 or min(shape[:4]) < 1:
     raise InputError(
       f"data shape {shape}; allowed: training images, height, width, channels, classes"

@@ -9,14 +9,11 @@ a second, and the first step of a new run need not wait for it.
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import itertools
-import os
 import pathlib
 import shutil
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,14 +23,11 @@ from absl import logging
 from jax.sharding import Sharding
 
 from ncl_jax.checks import divergence
-from ncl_jax.errors import InputError, SaveError, naming
-from ncl_jax.host import paths
+from ncl_jax.errors import InputError, SaveError
+from ncl_jax.host import locks, paths
 
 FOLDER = "checkpoints"
 LOCK = ".checkpoints.lock"
-
-# Errors of flock on file systems without locks, such as Lustre without its option.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -50,32 +44,14 @@ def lock(file: pathlib.Path, use: str) -> Iterator[None]:
   Raises:
     InputError: if a running process holds the lock; names it.
   """
-  with file.open("a+", encoding="utf-8") as opened:
-    # Not around the yield, because errors inside concern other files.
-    with naming(file):
-      try:
-        import fcntl  # not on Windows
 
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        opened.seek(0)
-        raise InputError(
-          f"{file.parent} is in use: {opened.read().strip() or 'another process'} is "
-          f"{use} there. Wait for it, stop it, or choose another --workdir"
-        ) from None
-      except (OSError, ImportError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-          raise
-        logging.warning(
-          "%s cannot be locked: its file system has no locks (%s). Start no other "
-          "program that writes to %s",
-          *(file, error, file.parent),
-        )
-      opened.truncate(0)
-      # Unbuffered: what a full disk refuses would be written again on closing.
-      os.write(
-        opened.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode()
-      )
+  def busy(owner: str) -> None:
+    raise InputError(
+      f"{file.parent} is in use: {owner} is {use} there. Wait for it, stop it, or "
+      "choose another --workdir"
+    )
+
+  with locks.held(file, busy):
     yield
 
 

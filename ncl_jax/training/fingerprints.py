@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 import ncl_jax
 from ncl_jax import config as config_lib
 from ncl_jax.data import decode
-from ncl_jax.data.source import Images, Source, Split
+from ncl_jax.data.source import Source, Split
 from ncl_jax.host import paths
 from ncl_jax.runtime import checkpoint
 
@@ -61,7 +61,7 @@ def split(part: Split) -> dict[str, Any]:
       "labels": _array(part.labels),
       "label_dtype": str(part.labels.dtype),
       "levels": {name: _array(part.levels[name]) for name in sorted(part.levels)},
-      "pixels": _pixels(part.images),
+      "pixels": _pixels(part),
       "captions": "" if part.captions is None else _digest(captions),
       "partners": _partners(part),
     }
@@ -119,7 +119,7 @@ def network(config: ConfigDict, variables: Any) -> str:
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    config.data.source = ""
+    config.data.source = config.data.decoded_cache = ""
   return checkpoint.digest({config_lib.to_json(config): variables})[:16]
 
 
@@ -191,10 +191,12 @@ def stamp(spec: str) -> tuple[tuple[str, int, int], ...]:
   return tuple((str(entry), stat.st_size, stat.st_mtime_ns) for entry, stat in stats)
 
 
-def _pixels(images: Images) -> str:
-  if isinstance(images, decode.Files):
-    return _of_files(images.paths)
-  count = len(images)
+def _pixels(part: Split) -> str:
+  images, count = part.images, len(part)
+  # The same whether they are decoded when used or were decoded once.
+  files = images if isinstance(images, decode.Files) else part.files
+  if files is not None and not isinstance(images, np.ndarray):
+    return _of_files(files.paths)
   if isinstance(images, np.ndarray) and images.nbytes <= WHOLE_BYTES:
     blocks = (images[i : i + _BLOCK] for i in range(0, count, _BLOCK))
   else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -202,6 +203,10 @@ def read_config(workdir: str | pathlib.Path) -> ConfigDict:
   """
   config = _stored(paths.local(workdir).resolve())
   config.data.source = _moved_to or config.data.source
+  cache = config.data.decoded_cache
+  if cache and not paths.local(cache).is_dir():
+    logging.info("data.decoded_cache is %s, which is not here: not used", cache)
+    return streamed(config)
   return config
 
 
@@ -235,6 +240,7 @@ def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Sourc
       on_bad_image=config.data.on_bad_image,
       pair_factors=config.data.pair_factors,
       classes_file=config.data.classes_file,
+      decoded=config.data.decoded_cache,
     )
   except InputError as error:
     kind, _, place = config.data.source.partition(":")
@@ -246,6 +252,14 @@ def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Sourc
       f"{error}. If the data were moved, name their place by {flag}={kind}:PATH: a run "
       "knows its training set by what it holds"
     ) from error
+
+
+def streamed(config: ConfigDict) -> ConfigDict:
+  """The settings without a cache of decoded images, for who reads a few of them."""
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.data.decoded_cache = ""
+  return config
 
 
 def kept_source(config: ConfigDict, flag: str = "--config.data.source") -> Source:

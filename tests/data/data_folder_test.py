@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from ncl_jax import data
-from ncl_jax.data import decode, folder
+from ncl_jax.data import decode, file_kinds, folder
 from ncl_jax.data import source as source_module
 from ncl_jax.errors import InputError
 
@@ -233,8 +233,8 @@ ENDINGS = [
 
 
 def test_every_ending_that_pillow_writes_and_reads_in_any_case(tmp_path):
-  assert set(ENDINGS) <= decode.extensions()
-  assert not {".eps", ".h5", ".mpg", ".pdf"} & decode.extensions()
+  assert set(ENDINGS) <= file_kinds.extensions()
+  assert not {".eps", ".h5", ".mpg", ".pdf"} & file_kinds.extensions()
   for i, end in enumerate(ENDINGS):
     picture(tmp_path / "a" / f"{i}{end}", 90, (16, 16))
     picture(tmp_path / "a" / f"{i}{end}".upper(), 90, (16, 16))

@@ -9,6 +9,7 @@ import tiny
 
 from ncl_jax import config as config_lib
 from ncl_jax import data
+from ncl_jax.data import decoded_cache, tfds
 from ncl_jax.data import source as source_module
 from ncl_jax.errors import InputError
 from ncl_jax.host import network
@@ -171,6 +172,29 @@ def test_large_array_records_are_decoded_by_batch(name, monkeypatch):
       np.testing.assert_array_equal(a[key], b[key], strict=True)
   a, b = (source.splits["train"].levels["coarse"] for source in (whole, lazy))
   np.testing.assert_array_equal(a, b, strict=True)
+
+
+@pytest.mark.parametrize("name", ["random", "varied", "jpeg", "single", "text"])
+def test_large_sets_are_decoded_once_and_their_labels_read_once(
+  name, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(source_module, "IN_MEMORY_BYTES", 0)
+  streamed = data.load(f"tfds:tiny_{name}", image_size=6)
+  made = data.load(f"tfds:tiny_{name}", image_size=6, decoded=str(tmp_path))
+  monkeypatch.setattr(tfds, "_columns", lambda *_: pytest.fail("read again"))
+  again = data.load(f"tfds:tiny_{name}", image_size=6, decoded=str(tmp_path))
+  for source in (made, again):
+    for key, split in source.splits.items():
+      same = streamed.splits[key]
+      assert isinstance(split.images, decoded_cache.Decoded)
+      rows = np.arange(len(same))[::-1]
+      np.testing.assert_array_equal(split.images[rows], same.images[rows], strict=True)
+      np.testing.assert_array_equal(split.labels, same.labels, strict=True)
+      np.testing.assert_array_equal(split.captions, same.captions)
+      assert split.levels.keys() == same.levels.keys()
+      for level, labels in split.levels.items():
+        np.testing.assert_array_equal(labels, same.levels[level], strict=True)
+  assert len(list(tmp_path.glob("*.npy"))) == 2
 
 
 def test_large_tfrecords_are_refused_with_advice(monkeypatch):

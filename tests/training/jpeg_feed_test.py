@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from ncl_jax import config as config_lib
 from ncl_jax import data
-from ncl_jax.data import decode
+from ncl_jax.data import decode, threads
 from ncl_jax.data import source as source_module
 from ncl_jax.data.source import Source, Split
 from ncl_jax.data.subset import only_classes
@@ -41,7 +41,9 @@ def test_large_jpegs_are_decoded_small_and_look_the_same(tmp_path, turned, monke
   sizes = []
   original = ImageOps.exif_transpose
   monkeypatch.setattr(
-    ImageOps, "exif_transpose", lambda x: (sizes.append(x.size), original(x))[1]
+    ImageOps,
+    "exif_transpose",
+    lambda x, **how: (sizes.append(x.size), original(x, **how))[1],
   )
   found = decode.read(path, 224).astype(int)
   assert sizes == [(275, 225)]  # a quarter
@@ -56,12 +58,10 @@ def test_large_jpegs_are_decoded_small_and_look_the_same(tmp_path, turned, monke
 
 def test_threads_put_each_image_in_its_place():
   rows = np.random.default_rng(0).permutation(500)
-  made = decode.in_threads(
-    lambda i: np.full((2, 3, 1), i % 251, np.uint8), rows, (2, 3, 1)
-  )
+  made = threads.read(lambda i: np.full((2, 3, 1), i % 251, np.uint8), rows, (2, 3, 1))
   np.testing.assert_array_equal(made[:, 1, 2, 0], rows % 251)
   with pytest.raises(ZeroDivisionError):
-    decode.in_threads(lambda i: 7 // abs(i - 3), rows, (1, 1, 1))
+    threads.read(lambda i: 7 // abs(i - 3), rows, (1, 1, 1))
 
 
 @pytest.mark.parametrize("processes", [2, 4])
