@@ -249,7 +249,24 @@ def adamw(
   Reference: Loshchilov & Hutter 2019 (arXiv:1711.05101).
   """
   learning_rate, weight_decay, _ = _settings(learning_rate, weight_decay)
-  return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decay_mask)
+  optimizer = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decay_mask)
+  return standard_promotion(optimizer)
+
+
+def standard_promotion(
+  optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+  """The same optimizer where a user forbids JAX to mix dtypes.
+
+  optax's Adam multiplies its floats by whole numbers, which raises under
+  `JAX_NUMPY_DTYPE_PROMOTION=strict`.
+  """
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple:
+    with jax.numpy_dtype_promotion("standard"):
+      return optimizer.update(updates, state, params)
+
+  return optax.GradientTransformation(optimizer.init, update)
 
 
 LARGEST_SCALE = 100.0  # of 1/T; as in CLIP
@@ -272,7 +289,7 @@ def log_scale(
 
   Source: the cap of Radford et al. 2021 (arXiv:2103.00020), Section 2.5.
   """
-  adam = optax.adam(lambda step: SCALE_RATE * schedule(step))
+  adam = standard_promotion(optax.adam(lambda step: SCALE_RATE * schedule(step)))
   highest = math.log(LARGEST_SCALE)
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple:

@@ -434,10 +434,10 @@ def _resolved(config):
   return config_lib.resolve(config, tiny.source())
 
 
-def test_training_mixes_no_dtypes(tmp_path):
-  """SGD: optax's Adam multiplies its floats by whole numbers itself."""
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_training_mixes_no_dtypes(tmp_path, optimizer):
   config = tiny.config()
-  config.optimizer.name = "sgd"
+  config.optimizer.name = optimizer
   with jax.numpy_dtype_promotion("strict"):
     run = loop.train(config, tmp_path / "run", tiny.source())
   assert jsonl.read(run / "metrics.jsonl")[-1]["loss"] > 0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import checks, losses, nonneg, numerics
+from ncl_jax import checks, losses, nonneg, numerics, optimizers
 from ncl_jax.checks import divergence
 from ncl_jax.experiments.identifiability.space import Space
 
@@ -71,7 +71,8 @@ def _fit(settings, temperature, prior, conditional, keys):
   loss, transform, width, network, steps, batch_size = settings
   samples = len(conditional)
   pairs = (conditional * prior[None]) @ conditional.T
-  optimizer = optax.adam(optax.cosine_decay_schedule(RATES[network], steps))
+  schedule = optax.cosine_decay_schedule(RATES[network], steps)
+  optimizer = optimizers.standard_promotion(optax.adam(schedule))
 
   def features(params):
     z = params["table"] if network == "table" else _mlp(params)
