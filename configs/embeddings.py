@@ -11,17 +11,19 @@ def get_config() -> ConfigDict:
   config = ConfigDict()
   config.n_components = 1024
   config.n_active = 32
-  config.hidden = 0
-  config.activation = "rep_relu"
-  config.positives = "views"  # or "pairs", "labels"
   # Chosen in studies/codes to keep nearest neighbours.
-  config.temperature = 0.05
-  config.noise = 0.5
+  config.objective = "csr"  # or "contrastive", "reconstruction"
+  config.beta = 1 / 32
+  config.gamma = 0.1
+  config.tied = True
+  config.positives = "views"  # or "pairs", "labels"
+  config.temperature = 0.2
+  config.noise = 0.0
   config.dropout = 0.0
-  config.reconstruction = 300.0
-  config.epochs = 8
+  config.normalize = True
+  config.epochs = 10
   config.batch_size = 256
-  config.learning_rate = 3e-3
-  config.weight_decay = 1e-4
+  config.learning_rate = 1e-2
+  config.weight_decay = 0.0
   config.random_state = 0
   return config.lock()

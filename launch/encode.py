@@ -43,13 +43,9 @@ def main() -> None:
   """Encodes."""
   rows = program.run(
     _CONFIG.value,
-    _INPUT.value or "",
+    program.Input(_INPUT.value or "", _ARRAY.value or "", _LABELS.value or ""),
     _ENCODER.value or "",
-    _OUT.value or "",
-    array=_ARRAY.value or "",
-    labels=_LABELS.value or "",
-    dims=_DIMS.value or 0,
-    dense=_DENSE.value,
+    program.Output(_OUT.value or "", _DIMS.value or 0, _DENSE.value),
   )
   print(program.text(rows))
 

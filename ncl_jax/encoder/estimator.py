@@ -1,11 +1,10 @@
-"""`NonNegativeEncoder`: the projector as a scikit-learn estimator."""
+"""`NonNegativeEncoder`: the sparse autoencoder as a scikit-learn estimator."""
 
 import copy
+import math
 import pathlib
-from collections.abc import Iterator
 from typing import Any, Self
 
-import jax
 import numpy as np
 import scipy.sparse
 from sklearn.base import (
@@ -17,38 +16,45 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ncl_jax import checks
-from ncl_jax.encoder import files, given, training
-from ncl_jax.encoder.scaling import BLOCK, measured, some
+from ncl_jax.encoder import coding, files, given, interchange, training
+from ncl_jax.encoder.autoencoder import Autoencoder
+from ncl_jax.encoder.scaling import measured
 from ncl_jax.errors import InputError
 
 
 class NonNegativeEncoder(
   ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
-  """Turns embeddings into sparse non-negative codes by contrastive learning.
+  """Turns embeddings into sparse non-negative codes.
 
-  A projector is trained so that the codes of two views of a row are similar, and those
-  of different rows are not. Codes have unit length, so their inner product is a cosine.
-  Columns are sorted by expected activation on the training data, highest first, so the
-  first n columns are the best n; see `shorten`.
+  The default is contrastive sparse representation (CSR): a TopK autoencoder whose codes
+  reconstruct the embedding, and are similar for two views of a row and dissimilar for
+  different rows. Columns are sorted by expected activation on the training data,
+  highest first, so the first n columns are the best n; see `shorten`.
 
   Embeddings are centred and divided by one number, which preserves their geometry.
-  Columns that are constant in the training data are ignored.
+  Columns that are constant in the training data are ignored. A memory-mapped array is
+  never read as a whole.
 
   Args:
     n_components: D, dimensions of a code.
-    n_active: largest number of active dimensions in a code, also in training; 0 = all.
-      It can be changed after fitting by `set_params`.
-    hidden: width of the projector's hidden layer; 0 = a linear projector.
-    activation: the non-negative transform, one of `ncl_jax.nonneg.NON_NEGATIVE`.
+    n_active: k, largest number of active dimensions in a code, also in training; 0 =
+      all. It can be changed after fitting by `set_params`.
+    objective: "csr", or one part of it: "contrastive" (non-negative contrastive
+      learning alone, without a decoder) or "reconstruction"; see `training.loss`.
+    beta: weight of the loss that revives dead dimensions.
+    gamma: weight of the contrastive loss in "csr"; published with 1, see studies/codes.
+    tied: whether the decoder is the encoder transposed; else it is free.
     positives: pairs that should be similar: "views" of the same row, the two of
       `pairs`, or rows with the same label y (-1 = no label).
-    temperature: of the loss.
-    noise: standard deviation of a view's noise, relative to each column's.
+    temperature: of the contrastive loss.
+    noise: standard deviation of a view's noise, relative to each column's; 0 without
+      dropout: both views are the row itself, as published.
     dropout: fraction of the columns that a view loses.
-    reconstruction: weight of a linear decoder's squared error, see `training.loss`; 0 =
-      none.
-    epochs: passes over the rows; 0 leaves the projector untrained, as a control.
+    normalize: whether codes have unit length, so that their inner product is a cosine.
+      `inverse_transform` needs codes that were not normalised. It can be changed after
+      fitting.
+    epochs: passes over the rows; 0 leaves the network untrained, as a control.
     batch_size: rows in a batch, which are negatives of each other; at most all rows.
     learning_rate: of AdamW, the peak of warm-up and cosine decay.
     weight_decay: of AdamW.
@@ -58,9 +64,12 @@ class NonNegativeEncoder(
   Attributes:
     loss_curve_: [epochs] mean loss of each epoch.
     expected_activation_: [D] mean of each column over the training data, descending.
+    explained_variance_: share of the training data's variance that decoded codes
+      explain; at most 1. Not of "contrastive".
     n_features_in_: E.
 
-  Source: Wang et al. 2024 (arXiv:2403.12459), Sections 3 and 5.3.
+  Source: Wen et al. 2025 (arXiv:2503.01776); Wang et al. 2024 (arXiv:2403.12459),
+  Sections 3 and 5.3.
 
   >>> x = np.random.default_rng(0).normal(size=(32, 4))
   >>> codes = NonNegativeEncoder(8, n_active=2, epochs=1).fit_transform(x)
@@ -70,32 +79,36 @@ class NonNegativeEncoder(
 
   def __init__(
     self,
-    n_components: int = 256,
+    n_components: int = 1024,
     *,
-    n_active: int = 0,
-    hidden: int = 0,
-    activation: str = "rep_relu",
+    n_active: int = 32,
+    objective: str = "csr",
+    beta: float = 1 / 32,
+    gamma: float = 0.1,
+    tied: bool = True,
     positives: str = "views",
     temperature: float = 0.2,
-    noise: float = 0.1,
+    noise: float = 0.0,
     dropout: float = 0.0,
-    reconstruction: float = 0.0,
-    epochs: int = 20,
+    normalize: bool = True,
+    epochs: int = 10,
     batch_size: int = 256,
-    learning_rate: float = 1e-3,
-    weight_decay: float = 1e-4,
+    learning_rate: float = 1e-2,
+    weight_decay: float = 0.0,
     sparse_output: bool = False,
     random_state: Any = None,
   ):
     self.n_components = n_components
     self.n_active = n_active
-    self.hidden = hidden
-    self.activation = activation
+    self.objective = objective
+    self.beta = beta
+    self.gamma = gamma
+    self.tied = tied
     self.positives = positives
     self.temperature = temperature
     self.noise = noise
     self.dropout = dropout
-    self.reconstruction = reconstruction
+    self.normalize = normalize
     self.epochs = epochs
     self.batch_size = batch_size
     self.learning_rate = learning_rate
@@ -104,7 +117,7 @@ class NonNegativeEncoder(
     self.random_state = random_state
 
   def fit(self, X: Any, y: Any = None, *, pairs: Any = None) -> Self:
-    """Trains the projector.
+    """Trains the network.
 
     Args:
       X: [N, E] embeddings, N at least 2.
@@ -130,13 +143,12 @@ class NonNegativeEncoder(
           f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
         )
     scaling = measured(parts)
-    data = {"deviation": scaling.unit()}
-    for name, part in zip(("x", "other"), parts, strict=False):
-      data[name] = scaling(part)
-    if self.positives == "labels":
-      data["labels"] = given.numbered(y, len(X))
-    self._train(data)
+    given.warn_of_outliers(scaling)
+    labels = given.numbered(y, len(X)) if self.positives == "labels" else None
+    self._train(training.Data(parts, scaling, labels))
     self.scaling_ = scaling
+    if self.epochs:
+      given.warn_of_dead(self.expected_activation_)
     return self
 
   def transform(self, X: Any) -> Any:
@@ -144,20 +156,53 @@ class NonNegativeEncoder(
 
     Returns:
       [N, D] array of X's type (float32 or float64), or a csr_array if `sparse_output`.
-      Rows have unit length or are all zero.
+      With `normalize`, rows have unit length or are all zero.
 
     Raises:
       ValueError: NaN, another width, or not numbers.
     """
     check_is_fitted(self)
     X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-    codes = (
-      block.astype(X.dtype, copy=False) for block in self._encoded(self.scaling_(X))
-    )
+    network = self._network(self._n_features_out)
+    encode = coding.codes(self.params_, network, self.scaling_, bool(self.normalize))
+    codes = (block.astype(X.dtype, copy=False) for block in encode(X))
     if not self.sparse_output:
       return np.concatenate(list(codes))
     parts = [scipy.sparse.csr_array(block) for block in codes]
     return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
+
+  def inverse_transform(self, Z: Any) -> np.ndarray:
+    """Embeddings [N, E] that the decoder makes of codes [N, D], dense or sparse.
+
+    Returns:
+      [N, E] array of the codes' type (float32 or float64), in the units of X.
+
+    Raises:
+      InputError: the encoder has no decoder, or codes are normalised.
+      ValueError: NaN, another width, or not numbers.
+    """
+    check_is_fitted(self)
+    if self.objective == "contrastive":
+      raise InputError(
+        "objective = 'contrastive' trains no decoder: inverse_transform needs 'csr' or "
+        "'reconstruction'"
+      )
+    if self.normalize:
+      raise InputError(
+        "normalize = True: codes of unit length have lost their scale. Compute them "
+        "after set_params(normalize=False)"
+      )
+    Z = check_array(
+      Z, accept_sparse="csr", dtype=(np.float64, np.float32), input_name="Z"
+    )
+    if Z.shape[1] != self._n_features_out:
+      raise InputError(
+        f"Z has {Z.shape[1]} columns: codes of this encoder have {self._n_features_out}"
+      )
+    embeddings = (
+      coding.decoded(self.params_, Z) * self.scaling_.scale + self.scaling_.mean
+    )
+    return embeddings.astype(Z.dtype, copy=False)
 
   def shorten(self, n_dims: int) -> Self:
     """A copy with only the `n_dims` columns of highest expected activation.
@@ -167,14 +212,20 @@ class NonNegativeEncoder(
     may also use columns that were not among the largest of all D.
 
     Raises:
-      InputError: `n_dims` is not in 1..D.
+      InputError: `n_dims` is not in 1..D, or columns are not sorted.
 
     Source: Wang et al. 2024 (arXiv:2403.12459), Section 5.3.
     """
     check_is_fitted(self)
     checks.whole("n_dims", n_dims, 1, self._n_features_out)
+    if not hasattr(self, "expected_activation_"):
+      raise InputError(
+        "the encoder was read from a module whose columns are not sorted by expected "
+        "activation: only one that was fitted here can be shortened"
+      )
     short = copy.deepcopy(self).set_params(n_components=n_dims)
     short._keep(np.arange(n_dims))
+    vars(short).pop("explained_variance_", None)  # was of all dimensions
     return short
 
   def save(self, path: str | pathlib.Path) -> None:
@@ -196,13 +247,44 @@ class NonNegativeEncoder(
     """
     return files.load(cls, path)
 
+  def to_sentence_transformers(self, folder: str | pathlib.Path) -> None:
+    """Writes the weights as a `SparseAutoEncoder` module of sentence-transformers.
+
+    The module takes embeddings as `transform` does. Its codes are not normalised.
+
+    Raises:
+      InputError: the decoder is free, or one of the files exists already.
+    """
+    check_is_fitted(self)
+    if not self.tied:
+      raise InputError(
+        "tied = False: a SparseAutoEncoder's decoder is its encoder transposed"
+      )
+    interchange.write(folder, self.params_, self.scaling_, int(self.n_active))
+
+  @classmethod
+  def from_sentence_transformers(cls, folder: str | pathlib.Path) -> Self:
+    """Reads a module that sentence-transformers or `to_sentence_transformers` wrote.
+
+    Columns keep the module's order, so the encoder cannot be shortened.
+
+    Raises:
+      FileNotFoundError: if config.json or model.safetensors is missing.
+      InputError: if they hold another module.
+    """
+    params, scaling, k = interchange.read(folder)
+    made = cls(params["kernel"].shape[1], n_active=k)
+    made.params_, made.scaling_ = params, scaling
+    made.n_features_in_ = len(scaling.mean)
+    return made
+
   def __sklearn_is_fitted__(self) -> bool:
     """For `check_is_fitted`: training may have failed after setting some attributes."""
     return hasattr(self, "scaling_")
 
   @property
   def _n_features_out(self) -> int:
-    return len(self.expected_activation_)
+    return len(self.params_["bias"])
 
   def __sklearn_tags__(self) -> Any:
     """Properties for scikit-learn."""
@@ -211,58 +293,49 @@ class NonNegativeEncoder(
     tags.target_tags.required = self.positives == "labels"
     return tags
 
-  def _recipe(self, steps: int) -> training.Recipe:
-    return training.Recipe(
-      network=self._network(int(self.n_components), int(self.hidden)),
+  def _network(self, out: int) -> Autoencoder:
+    transform = "rep_relu" if self.objective == "contrastive" else "relu"
+    return Autoencoder(out, int(self.n_active), transform, bool(self.tied))
+
+  def _train(self, data: training.Data) -> None:
+    rows = len(data.parts[0])
+    size = min(int(self.batch_size), rows)
+    recipe = training.Recipe(
+      network=self._network(int(self.n_components)),
+      objective=self.objective,
+      beta=float(self.beta),
+      gamma=float(self.gamma),
       temperature=float(self.temperature),
       noise=float(self.noise),
       dropout=float(self.dropout),
-      reconstruction=float(self.reconstruction),
       learning_rate=float(self.learning_rate),
       weight_decay=float(self.weight_decay),
-      steps=steps,
+      steps=math.prod(training.divided(rows, size)) * self.epochs,
       labelled=self.positives == "labels",
     )
-
-  def _network(self, out: int, hidden: int) -> training.Network:
-    return training.Network(out, hidden, int(self.n_active), self.activation)
-
-  def _train(self, data: dict[str, np.ndarray]) -> None:
-    rows = len(data["x"])
-    size = min(int(self.batch_size), rows)
-    highest = np.iinfo(np.int32).max
     self.params_, self.loss_curve_ = training.train(
       data,
-      self._recipe(rows // size * self.epochs),
+      recipe,
       epochs=int(self.epochs),
       batch_size=size,
-      seed=check_random_state(self.random_state).randint(highest),
+      seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
     )
-    self.expected_activation_ = np.zeros(self.n_components)
-    for block in self._encoded(data["x"]):
-      self.expected_activation_ += block.sum(0, dtype=np.float64) / rows
+    self._measure(data)
+
+  def _measure(self, data: training.Data) -> None:
+    """Sorts columns by activation, and compares decoded codes with the embeddings."""
+    found = coding.measured(
+      self.params_, self._network(self._n_features_out), data.scaling, data.parts[0]
+    )
+    self.expected_activation_, explained = found
+    if self.objective != "contrastive":
+      self.explained_variance_ = explained
     self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 
   def _keep(self, columns: np.ndarray) -> None:
-    """Keeps only these dimensions of the last layer, in this order."""
+    """Keeps only these dimensions, in this order."""
     self.expected_activation_ = self.expected_activation_[columns]
-    last = self.params_.get("linear2", self.params_)
-    for name, tensor in last.items():
-      last[name] = np.ascontiguousarray(tensor[..., columns])
-
-  def _encoded(self, x: np.ndarray) -> Iterator[np.ndarray]:
-    """Codes of scaled embeddings, block by block."""
-    # The trained width, because settings may have changed since.
-    hidden = len(self.params_["linear1"]["bias"]) if "linear1" in self.params_ else 0
-    network = self._network(self._n_features_out, hidden)
-    params = jax.device_put(self.params_)
-    for block in some(x):
-      padded = np.zeros((BLOCK, x.shape[1]), np.float32)
-      padded[: len(block)] = block
-      codes = np.asarray(training.encode(params, padded, network))[: len(block)]
-      if bad := np.count_nonzero(~np.isfinite(codes).all(1)):
-        raise InputError(
-          f"{bad} of {len(block)} codes hold NaN or infinity: their embeddings are "
-          "too large for float32, or the encoder's parameters are not finite"
-        )
-      yield codes
+    for name in ("kernel", "bias"):
+      self.params_[name] = np.ascontiguousarray(self.params_[name][..., columns])
+    if "decoder" in self.params_:
+      self.params_["decoder"] = self.params_["decoder"][columns]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
   from ncl_jax.encoder.estimator import NonNegativeEncoder
 
 ENDING = ".safetensors"
-_FORMAT = "ncl_jax.NonNegativeEncoder 2"
-_ARRAYS = ("loss_curve_", "expected_activation_")
+_FORMAT = "ncl_jax.NonNegativeEncoder 3"
+# Those that an encoder has.
+_ARRAYS = ("loss_curve_", "expected_activation_", "explained_variance_")
 
 
 def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
@@ -40,10 +41,9 @@ def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
   }
   if hasattr(encoder, "feature_names_in_"):
     header["names"] = json.dumps(encoder.feature_names_in_.tolist(), allow_nan=False)
-  tensors = {name: getattr(encoder, name) for name in _ARRAYS}
+  tensors = {n: np.asarray(getattr(encoder, n)) for n in _ARRAYS if hasattr(encoder, n)}
   tensors |= {f"scaling.{k}": np.asarray(v) for k, v in vars(encoder.scaling_).items()}
-  network = traverse_util.flatten_dict(encoder.params_, sep=".")
-  tensors |= {f"projector.{name}": tensor for name, tensor in network.items()}
+  tensors |= {f"network.{name}": tensor for name, tensor in encoder.params_.items()}
   content = interop.tensors_to_bytes(tensors, header)
   interop.publish(path, lambda file: file.write(content))
 
@@ -65,9 +65,11 @@ def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
     )
   encoder = kind(**json.loads(header["settings"]))
   for name in _ARRAYS:
-    setattr(encoder, name, tensors.pop(name))
+    if name in tensors:
+      # [()] makes a number of an array without axes.
+      setattr(encoder, name, tensors.pop(name)[()])
   tree = traverse_util.unflatten_dict(tensors, sep=".")
-  encoder.scaling_, encoder.params_ = Scaling(**tree["scaling"]), tree["projector"]
+  encoder.scaling_, encoder.params_ = Scaling(**tree["scaling"]), tree["network"]
   encoder.n_features_in_ = len(encoder.scaling_.mean)
   if "names" in header:
     encoder.feature_names_in_ = np.asarray(json.loads(header["names"]), object)

@@ -1,14 +1,20 @@
 """Checks an encoder's settings and labels."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from ncl_jax import checks, nonneg
+from ncl_jax import checks
 from ncl_jax.data import labels as labels_lib
+from ncl_jax.encoder.scaling import Scaling
+from ncl_jax.encoder.training import OBJECTIVES
 from ncl_jax.errors import InputError
 
+# A column with this share of the total variance, of at least so many columns, decides
+# which rows are neighbours.
+OUTLIER, COLUMNS = 0.5, 8
 POSITIVES = ("views", "pairs", "labels")
 
 
@@ -17,24 +23,48 @@ def check(encoder: Any) -> None:
   for name, low in (
     ("n_components", 1),
     ("n_active", 0),
-    ("hidden", 0),
     ("epochs", 0),
     ("batch_size", 2),
   ):
     checks.whole(name, getattr(encoder, name), low)
-  checks.choice("activation", encoder.activation, sorted(nonneg.NON_NEGATIVE))
+  checks.choice("objective", encoder.objective, OBJECTIVES)
   checks.choice("positives", encoder.positives, POSITIVES)
   for name in ("temperature", "learning_rate"):
     checks.positive(name, getattr(encoder, name))
   for name, below in (
     ("noise", np.inf),
-    ("reconstruction", np.inf),
+    ("beta", np.inf),
+    ("gamma", np.inf),
     ("weight_decay", np.inf),
     ("dropout", 1),
   ):
     value = getattr(encoder, name)
     if not 0 <= value < below:
       raise InputError(f"{name} = {value!r}: it must be at least 0 and below {below}")
+
+
+def warn_of_outliers(scaling: Scaling) -> None:
+  """Warns where one column holds most of the variance of the embeddings."""
+  share = scaling.deviation**2 / np.sum(scaling.deviation**2)
+  worst = int(np.argmax(share))
+  if len(share) >= COLUMNS and share[worst] > OUTLIER:
+    warnings.warn(
+      f"column {worst} of X holds {share[worst]:.0%} of the variance of its "
+      f"{len(share)} columns: codes and cosine similarities mostly follow this column. "
+      "Standardise the columns, or drop it, unless this is intended",
+      stacklevel=3,
+    )
+
+
+def warn_of_dead(activation: np.ndarray) -> None:
+  """Warns where most dimensions are in no code of the training data."""
+  dead = int(np.sum(activation == 0))
+  if 2 * dead > len(activation):
+    warnings.warn(
+      f"{dead} of {len(activation)} dimensions are active in no row of X. Lower "
+      "n_components, raise n_active or beta, or train for more epochs",
+      stacklevel=3,
+    )
 
 
 def numbered(y: Any, rows: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The work of `launch.encode`: fits or loads an encoder, and reports on its codes."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -20,28 +21,49 @@ ITEMS = 50_000  # largest number of rows searched
 SHARES = (1, 2, 4, 8)
 
 
+@dataclasses.dataclass(frozen=True)
+class Input:
+  """The embeddings.
+
+  Attributes:
+    file: FILE.npy, FILE.npz or `arrays:FILE.npz`.
+    array: name in an .npz of the embeddings [N, E], or of positive pairs [N, 2, E].
+    labels: name in an .npz of the labels [N], used if positives are "labels".
+  """
+
+  file: str
+  array: str = "embeddings"
+  labels: str = "labels"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """The codes that are written.
+
+  Attributes:
+    file: FILE.npz; "" = none.
+    dims: dimensions of the written codes; 0 = all.
+    dense: write an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
+  """
+
+  file: str = ""
+  dims: int = 0
+  dense: bool = False
+
+
+NOTHING = Output()
+
+
 def run(
-  config: ConfigDict | None,
-  file: str,
-  encoder: str,
-  out: str = "",
-  *,
-  array: str = "embeddings",
-  labels: str = "labels",
-  dims: int = 0,
-  dense: bool = False,
+  config: ConfigDict | None, source: Input, encoder: str, out: Output = NOTHING
 ) -> list[dict[str, Any]]:
   """Fits an encoder, or loads one, and encodes a file's embeddings.
 
   Args:
     config: settings of a new encoder, see `FIELDS`; None: load an existing one.
-    file: FILE.npy, FILE.npz or `arrays:FILE.npz`.
-    encoder: its file, NAME.safetensors.
-    out: FILE.npz for the codes; "" = none.
-    array: name in an .npz of the embeddings [N, E], or of positive pairs [N, 2, E].
-    labels: name in an .npz of the labels [N], used if positives are "labels".
-    dims: dimensions of the written codes; 0 = all.
-    dense: write an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
+    source: the embeddings.
+    encoder: the encoder's file, NAME.safetensors.
+    out: where the codes go.
 
   Returns:
     The rows of `table`.
@@ -50,37 +72,23 @@ def run(
     InputError: for invalid settings or data, before any training.
     FileNotFoundError: if a file is missing.
   """
-  if config is not None:
-    unknown = sorted(set(config) ^ set(FIELDS))
-    if unknown:
-      raise InputError(f"the config has other fields than an encoder: {unknown}")
-    if paths.local(encoder).exists():
-      raise InputError(
-        f"{encoder} exists already: leave --config out to use it, or choose another "
-        "name to train another encoder"
-      )
-  for name, ending in ((encoder, ".safetensors"), *([(out, ".npz")] if out else [])):
-    if not name.endswith(ending):
-      raise InputError(f"{name}: the name must end in {ending}")
-  if out and paths.local(out).exists():
-    raise InputError(f"{out} exists already: remove it or choose another name")
-  if dims and not out:
-    raise InputError(f"dims = {dims} applies to written codes: also give --out")
+  _check(config, encoder, out)
   if config is None:
     made = NonNegativeEncoder.load(encoder)
   else:
     made = NonNegativeEncoder(**config.to_dict())
-  checks.whole("dims", dims, 0, made.n_components)
-  arrays = _read(file, array)
-  x = arrays[array]
+  checks.whole("dims", out.dims, 0, made.n_components)
+  arrays = _read(source.file, source.array)
+  x = arrays[source.array]
   paired = x.ndim == 3 and x.shape[1] == 2
   if x.ndim != 2 and not paired:
     raise InputError(
-      f"{array} in {file} has shape {x.shape}; allowed: [N, E] or pairs [N, 2, E]"
+      f"{source.array} in {source.file} has shape {x.shape}; allowed: [N, E] or pairs "
+      "[N, 2, E]"
     )
   if config is None and x.shape[-1] != made.n_features_in_:
     raise InputError(
-      f"{array} in {file} has {x.shape[-1]} columns: {encoder} takes "
+      f"{source.array} in {source.file} has {x.shape[-1]} columns: {encoder} takes "
       f"{made.n_features_in_}"
     )
   held = np.zeros(len(x), bool)
@@ -88,17 +96,18 @@ def run(
   held[np.random.default_rng(0).permutation(len(x))[:count]] = True
   if config is not None:
     try:
-      _fit(made, x[~held], arrays, labels, held, file)
+      _fit(made, arrays, held, source)
     except ValueError as error:
       # scikit-learn's errors, too, state the problem in the first line.
-      raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
+      message = str(error).splitlines()[0]
+      raise InputError(f"{source.file}: {message}") from error
     made.save(encoder)
   made.set_params(sparse_output=True)
   rows = x.reshape(-1, x.shape[-1])
   held = np.repeat(held, 2) if paired else held
   found = table(made, rows, held)
-  if out:
-    _write(out, made.shorten(dims) if dims else made, rows, dense)
+  if out.file:
+    _write(out, made.shorten(out.dims) if out.dims else made, rows)
   return found
 
 
@@ -161,23 +170,52 @@ def text(rows: list[dict[str, Any]]) -> str:
   return "\n".join("".join(f"{cell:>10}" for cell in line) for line in cells)
 
 
-def _fit(made, x, arrays, labels, held, file) -> None:
+def _check(config: ConfigDict | None, encoder: str, out: Output) -> None:
+  """Raises an InputError for fields or names that cannot be meant."""
+  if config is not None:
+    unknown = sorted(set(config) ^ set(FIELDS))
+    if unknown:
+      raise InputError(f"the config has other fields than an encoder: {unknown}")
+    if paths.local(encoder).exists():
+      raise InputError(
+        f"{encoder} exists already: leave --config out to use it, or choose another "
+        "name to train another encoder"
+      )
+  endings = {encoder: ".safetensors"} | ({out.file: ".npz"} if out.file else {})
+  for name, ending in endings.items():
+    if not name.endswith(ending):
+      raise InputError(f"{name}: the name must end in {ending}")
+  if out.file and paths.local(out.file).exists():
+    raise InputError(f"{out.file} exists already: remove it or choose another name")
+  if out.dims and not out.file:
+    raise InputError(f"dims = {out.dims} applies to written codes: also give --out")
+
+
+def _fit(
+  made: NonNegativeEncoder,
+  arrays: dict[str, np.ndarray],
+  held: np.ndarray,
+  source: Input,
+) -> None:
+  """Fits an encoder to the rows that are not held out."""
   settings = {}
+  x, file = arrays[source.array][~held], source.file
   paired = x.ndim == 3
   if paired != (made.positives == "pairs"):
     shape = "pairs [N, 2, E]" if paired else "embeddings [N, E]"
     raise InputError(f"positives = {made.positives!r}, and {file} holds {shape}")
   if made.positives == "labels":
-    if labels not in arrays:
+    if source.labels not in arrays:
       raise InputError(
-        f"positives = 'labels', and {file} has no array {labels!r} but "
+        f"positives = 'labels', and {file} has no array {source.labels!r} but "
         f"{', '.join(arrays)}"
       )
-    if len(arrays[labels]) != len(held):
+    labels = arrays[source.labels]
+    if len(labels) != len(held):
       raise InputError(
-        f"{file}: {len(arrays[labels])} {labels} for {len(held)} embeddings"
+        f"{file}: {len(labels)} {source.labels} for {len(held)} embeddings"
       )
-    settings["y"] = arrays[labels][~held]
+    settings["y"] = labels[~held]
   if paired:
     settings["pairs"] = x[:, 1]
     x = x[:, 0]
@@ -203,11 +241,9 @@ def _read(file: str, array: str) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _write(
-  out: str, encoder: NonNegativeEncoder, rows: np.ndarray, dense: bool
-) -> None:
+def _write(out: Output, encoder: NonNegativeEncoder, rows: np.ndarray) -> None:
   codes = encoder.transform(rows)
-  if dense:
-    interop.publish(out, lambda file: np.savez(file, codes=codes.toarray()))
+  if out.dense:
+    interop.publish(out.file, lambda file: np.savez(file, codes=codes.toarray()))
   else:
-    interop.publish(out, lambda file: scipy.sparse.save_npz(file, codes))
+    interop.publish(out.file, lambda file: scipy.sparse.save_npz(file, codes))

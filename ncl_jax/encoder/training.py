@@ -1,7 +1,8 @@
-"""Trains a projector on fixed embeddings, with one compiled program per epoch."""
+"""Trains a sparse autoencoder on fixed embeddings, one compiled program per epoch."""
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,38 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ncl_jax import losses, models, nonneg, numerics, optimizers
+from ncl_jax import losses, numerics, optimizers
 from ncl_jax.checks import divergence
-from ncl_jax.models.layers import Linear
+from ncl_jax.encoder import autoencoder
+from ncl_jax.encoder.scaling import Scaling
 
 Array = jax.Array
-
-
-@dataclasses.dataclass(frozen=True)
-class Network:
-  """The network from an embedding to its code; hashable, for static arguments.
-
-  Attributes:
-    out: D, dimensions of a code.
-    hidden: width of a hidden layer; 0 = a linear projector.
-    active: largest number of active dimensions in a code; 0 = all.
-    transform: see `nonneg.NAMES`.
-  """
-
-  out: int
-  hidden: int
-  active: int
-  transform: str
-
-  @property
-  def projector(self) -> models.Projector | Linear:
-    """The layers from embeddings to z."""
-    return models.Projector(self.hidden, self.out) if self.hidden else Linear(self.out)
-
-  def codes(self, params: Any, x: Array) -> Array:
-    """[.., E] -> [.., D]."""
-    z = jnp.asarray(self.projector.apply({"params": params}, x))
-    return code(z, self.transform, self.active)
+# Rows that are read, scaled and moved to the device at a time.
+HELD = 2**15
+OBJECTIVES = ("csr", "contrastive", "reconstruction")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +29,13 @@ class Recipe:
   `labelled` makes rows with the same label positives.
   """
 
-  network: Network
+  network: autoencoder.Autoencoder
+  objective: str
+  beta: float
+  gamma: float
   temperature: float
   noise: float
   dropout: float
-  reconstruction: float
   learning_rate: float
   weight_decay: float
   steps: int
@@ -73,30 +53,6 @@ class Recipe:
     return optimizers.adamw(schedule, weight_decay=self.weight_decay)
 
 
-def code(z: Array, transform: str, active: int) -> Array:
-  """`f = g / |g|`, where g keeps the `active` largest entries of the transform of z.
-
-  Args:
-    z: [.., D] projector outputs.
-    transform: see `nonneg.NAMES`.
-    active: number of entries kept, the first of tied ones; 0, D or more = all.
-
-  Returns:
-    [.., D], rows of unit length or all zero.
-
-  >>> code(jnp.array([[4.0, 1.0, 3.0, -9.0]]), "relu", 2).round(1).tolist()
-  [[0.800000011920929, 0.0, 0.6000000238418579, 0.0]]
-  """
-  f = nonneg.apply(z, transform)
-  if 0 < active < f.shape[-1]:
-    rows = f.reshape(-1, f.shape[-1])
-    values, columns = jax.lax.top_k(rows, active)
-    # By position instead of value, because ties at the edge would make codes too long.
-    number = jnp.arange(len(rows))[:, None]
-    f = jnp.zeros_like(rows).at[number, columns].set(values).reshape(f.shape)
-  return numerics.l2_normalize(f)
-
-
 def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
   """Random views of centred embeddings [N, V, E], by dropout of columns and noise.
 
@@ -112,132 +68,171 @@ def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
   return x
 
 
-def loss(params: Any, key: Array, batch: dict[str, Array], recipe: Recipe) -> Array:
-  """NT-Xent of the codes of two views, plus the weighted reconstruction error.
+def loss(
+  params: Any, key: Array, batch: dict[str, Array], silent: Array, recipe: Recipe
+) -> tuple[Array, Array]:
+  """The loss of a batch, and how often each unit is in a code.
 
-  The error is `mean |u - f W - b|^2`, where u is the clean embedding at unit length. A
-  decoder that knows nothing has error 1, so errors are of the same order as the loss.
+  - "reconstruction": `L_k + L_4k / 8 + beta L_auxiliary`, see
+    `autoencoder.reconstruction`. Codes of views reconstruct the clean embedding.
+  - "contrastive": NT-Xent of the codes of two views, or SupCon if rows have labels.
+  - "csr": the first, plus gamma times the second.
 
   Args:
-    params: {"projector"} and, with a reconstruction, {"decoder"}.
+    params: of the network.
     key: of the views.
-    batch: "x" [N, 2, E], "deviation" [E], and "labels" [N] if they are used.
-    recipe: the settings.
-  """
-  x = batch["x"]
-  seen = views(key, x, batch["deviation"], recipe)
-  f = recipe.network.codes(params["projector"], seen)
-  if recipe.labelled:
-    rows = losses.sup_con(f, batch["labels"], temperature=recipe.temperature)
-  else:
-    rows = losses.nt_xent(f, temperature=recipe.temperature)
-  value = rows.mean()
-  if recipe.reconstruction:
-    decoder = Linear(x.shape[-1])
-    decoded = jnp.asarray(decoder.apply({"params": params["decoder"]}, f))
-    error = jnp.sum((numerics.l2_normalize(x) - decoded) ** 2, axis=-1)
-    value += recipe.reconstruction * error.mean()
-  return value
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def start(key: Array, width: int, recipe: Recipe) -> tuple[Any, Any]:
-  """Initial parameters and optimizer state for embeddings of a width."""
-  keys = jax.random.split(key)
-  params = {"projector": recipe.network.projector.init(keys[0], jnp.zeros((1, width)))}
-  if recipe.reconstruction:
-    params["decoder"] = Linear(width).init(keys[1], jnp.zeros((1, recipe.network.out)))
-  params = {name: part["params"] for name, part in params.items()}
-  return params, recipe.optimizer.init(params)
-
-
-@functools.partial(jax.jit, static_argnums=5, donate_argnums=0)
-def epoch(
-  state: Any,
-  key: Array,
-  first: Array,
-  data: dict[str, Array],
-  order: Array,
-  recipe: Recipe,
-) -> tuple[Any, Array, Array]:
-  """Makes an update for each row of `order`.
-
-  Args:
-    state: from `start` or an earlier epoch; donated.
-    key: the same for all epochs.
-    first: [] number of earlier updates.
-    data: "x" [N, E], "deviation" [E]; "other" [N, E] if there are pairs; "labels" [N]
-      if they are used.
-    order: [steps, batch] rows of the data.
+    batch: "x" [N, V, E] with V = 2, or 1 where both views are the row itself;
+      "deviation" [E]; "labels" [N] if they are used.
+    silent: [D] updates since a unit was last in a code.
     recipe: the settings.
 
   Returns:
-    (state, losses [steps], `divergence.mark` of each step [steps]).
+    (loss [], number of the batch's codes in which a unit is active [D]).
+
+  Source: Wen et al. 2025 (arXiv:2503.01776), Section 3.
   """
-
-  def step(carry, rows):
-    (params, opt_state), done = carry
-    one = data["x"][rows]
-    other = data["other"][rows] if "other" in data else one
-    batch = {"x": jnp.stack([one, other], 1), "deviation": data["deviation"]}
-    if recipe.labelled:
-      batch["labels"] = data["labels"][rows]
-    value, gradients = jax.value_and_grad(loss)(
-      params, jax.random.fold_in(key, done), batch, recipe
+  x = batch["x"]
+  seen = views(key, x, batch["deviation"], recipe)
+  scores = recipe.network.scores(params, seen.reshape(-1, x.shape[2]))
+  value = jnp.zeros(())
+  if recipe.objective == "contrastive":
+    (z,) = autoencoder.top_k(scores, (recipe.network.active,))
+  else:
+    parts, z = autoencoder.reconstruction(
+      recipe.network, params, x.reshape(-1, x.shape[2]), scores, silent
     )
-    updates, opt_state = recipe.optimizer.update(gradients, opt_state, params)
-    params = optax.apply_updates(params, updates)
-    fault = divergence.mark(value, gradients, params)
-    return ((params, opt_state), done + 1), (value, fault)
+    value += parts["k"] + parts["4k"] / 8 + recipe.beta * parts["auxiliary"]
+  if recipe.objective != "reconstruction":
+    f = z.reshape(*x.shape[:2], -1)
+    f = jnp.concatenate([f, f], axis=1) if x.shape[1] == 1 else f
+    if recipe.labelled:
+      rows = losses.sup_con(f, batch["labels"], temperature=recipe.temperature)
+    else:
+      rows = losses.nt_xent(f, temperature=recipe.temperature)
+    value += (recipe.gamma if recipe.objective == "csr" else 1) * rows.mean()
+  return value, jnp.sum(z > 0, axis=0)
 
+
+@functools.partial(jax.jit, static_argnums=2)
+def start(key: Array, live: Array, recipe: Recipe) -> tuple[Any, Any, Array]:
+  """Initial parameters, optimizer state, and updates since units were in a code.
+
+  `live` [E] tells which columns of the embeddings are not constant.
+  """
+  params = recipe.network.init(key, live)
+  silent = jnp.zeros(recipe.network.out, jnp.int32)
+  return params, recipe.optimizer.init(params), silent
+
+
+@functools.partial(jax.jit, static_argnums=4, donate_argnums=0)
+def updates(
+  state: Any, key: Array, first: Array, data: dict[str, Array], recipe: Recipe
+) -> tuple[Any, Array, Array]:
+  """Makes an update for each batch.
+
+  Args:
+    state: from `start` or earlier updates; donated.
+    key: the same for all updates.
+    first: [] number of earlier updates.
+    data: "x" [S, N, V, E] and, if they are used, "labels" [S, N]: S batches, see
+      `loss`; "deviation" [E].
+    recipe: the settings.
+
+  Returns:
+    (state, losses [S], `divergence.mark` of each step [S]).
+  """
+  deviation = data["deviation"]
+
+  def step(carry, batch):
+    (params, opt_state, silent), done = carry
+    noisy = jax.random.fold_in(key, done)
+    batch = batch | {"deviation": deviation}
+    (value, used), gradients = jax.value_and_grad(loss, has_aux=True)(
+      params, noisy, batch, silent, recipe
+    )
+    change, opt_state = recipe.optimizer.update(gradients, opt_state, params)
+    params = optax.apply_updates(params, change)
+    fault = divergence.mark(value, gradients, params)
+    silent = jnp.where(used > 0, 0, silent + 1)
+    return ((params, opt_state, silent), done + 1), (value, fault)
+
+  batches = {name: part for name, part in data.items() if name != "deviation"}
   # A loop is fine on CPU, because dense layers have no slow convolution gradients.
-  (state, _), (values, faults) = jax.lax.scan(step, (state, first), order)
+  (state, _), (values, faults) = jax.lax.scan(step, (state, first), batches)
   return state, values, faults
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+  """The training rows, which may lie in a memory-mapped file.
+
+  Attributes:
+    parts: X [N, E], and the partners [N, E] if there are pairs.
+    scaling: applied to rows as they are read.
+    labels: [N] int32, or None.
+  """
+
+  parts: Sequence[np.ndarray]
+  scaling: Scaling
+  labels: np.ndarray | None = None
+
+  def batches(self, rows: np.ndarray, views: int) -> dict[str, np.ndarray]:
+    """The data of `updates` for rows [S, N], each `views` times or with its partner."""
+    parts = [self.scaling(part[rows.ravel()]) for part in self.parts]
+    x = np.stack(parts if len(parts) > 1 else parts * views, axis=1)
+    found = {"x": x.reshape(*rows.shape, *x.shape[1:])}
+    if self.labels is not None:
+      found["labels"] = self.labels[rows]
+    return found | {"deviation": self.scaling.unit()}
+
+
+def divided(rows: int, batch_size: int) -> tuple[int, int]:
+  """(number of calls of `updates` in an epoch, batches in each).
+
+  A call takes about `HELD` rows, all calls equally many. The rows left over wait for an
+  epoch in another order.
+
+  >>> divided(1000, 100)
+  (1, 10)
+  """
+  steps = rows // batch_size
+  calls = min(steps, -(-steps * batch_size // HELD))
+  return calls, steps // calls
+
+
 def train(
-  data: dict[str, np.ndarray],
-  recipe: Recipe,
-  *,
-  epochs: int,
-  batch_size: int,
-  seed: int,
-) -> tuple[Any, np.ndarray]:
-  """Trains a projector.
+  data: Data, recipe: Recipe, *, epochs: int, batch_size: int, seed: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  """Trains the network.
 
   Args:
-    data: as in `epoch`, on the host.
+    data: on the host.
     recipe: the settings.
     epochs: passes over the rows, without incomplete batches.
     batch_size: rows in a batch.
     seed: of initialisation, order and views.
 
   Returns:
-    (the projector's parameters as numpy arrays, mean loss of each epoch).
+    (parameters as numpy arrays, mean loss of each epoch).
 
   Raises:
     FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
       names the step.
   """
   keys = jax.random.split(numerics.key(seed))
-  count, width = data["x"].shape
-  state = start(keys[0], width, recipe)
-  on_device = jax.device_put(data)
-  steps = count // batch_size
-  curve = []
+  count = len(data.parts[0])
+  calls, steps = divided(count, batch_size)
+  state = start(keys[0], jnp.asarray(data.scaling.deviation > 0), recipe)
+  views = 2 if recipe.noise or recipe.dropout else 1
+  curve, done = [], 0
   for number in range(epochs):
-    rows = np.random.default_rng([seed, number]).permutation(count)
-    order = rows[: steps * batch_size].reshape(steps, batch_size).astype(np.int32)
-    first = jnp.int32(number * steps)
-    state, values, faults = epoch(state, keys[1], first, on_device, order, recipe)
-    divergence.check(np.asarray(faults), (number + 1) * steps)
-    curve.append(float(np.mean(values)))
-  return jax.device_get(state[0]["projector"]), np.asarray(curve)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def encode(params: Any, x: Array, network: Network) -> Array:
-  """Codes [N, D] of centred embeddings [N, E], with a trained projector."""
-  # Accelerators would otherwise multiply in lower precision, which changes neighbours.
-  with jax.default_matmul_precision("float32"):
-    return network.codes(params, x)
+    order = np.random.default_rng([seed, number]).permutation(count)
+    seen = []
+    for rows in order[: calls * steps * batch_size].reshape(calls, steps, batch_size):
+      batches = data.batches(rows, views)
+      state, values, faults = updates(state, keys[1], jnp.int32(done), batches, recipe)
+      done += steps
+      divergence.check(np.asarray(faults), done)
+      seen.append(np.mean(values))
+    curve.append(float(np.mean(seen)))
+  return jax.device_get(state[0]), np.asarray(curve)

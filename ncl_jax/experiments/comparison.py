@@ -80,6 +80,7 @@ def comparison(
     title=f"CL against NCL on {config.name or source.title}",
     facts=_facts(resolved, source),
     remarks=(
+      *training_notes.shortened(resolved),
       *(
         note
         for method in methods

@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import methods
+from ncl_jax.config import recipes
 
 TENTHS = 10
 NEAR = 0.1  # share of the loss of guessing; less below it is near
@@ -48,6 +49,23 @@ def of(
       "of a part. Longer training may change the results.",
     )
   return ()
+
+
+def shortened(config: ConfigDict) -> tuple[str, ...]:
+  """A sentence about a run of fewer epochs than the recipe of its name has.
+
+  Args:
+    config: resolved settings of the run.
+  """
+  own = (recipes.load(name) for name in recipes.names())
+  named = (recipe for recipe in own if recipe.get("name") == config.name != "")
+  epochs = next((recipe.train.epochs for recipe in named), 0)
+  if config.train.epochs >= epochs:
+    return ()
+  return (
+    f"Both were trained for {config.train.epochs:g} of the recipe's {epochs:g} epochs. "
+    "Longer training may change the results.",
+  )
 
 
 def candidates(config: ConfigDict) -> int:

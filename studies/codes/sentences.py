@@ -22,7 +22,7 @@ from benchmarks import measure
 from ncl_jax import metrics
 from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.evaluators import feature_stats
-from studies.codes.run import RECIPE, unit
+from studies.codes.run import CODES, RECIPE, unit
 
 DIMENSIONS, ACTIVE = 256, 8
 NEIGHBOURS = 20  # training texts that vote
@@ -64,11 +64,7 @@ def main() -> None:
     {"codes": "dense, negative values cut"}
     | figures({part: unit(np.maximum(f, 0)) for part, f in dense.items()}, labels, 0),
   ]
-  kinds: dict[str, dict[str, Any]] = {
-    "NCL": {},
-    "NCL without a decoder": {"reconstruction": 0.0},
-    "untrained": {"epochs": 0},
-  }
+  kinds: dict[str, dict[str, Any]] = CODES | {"untrained": {"epochs": 0}}
   for name, changed in kinds.items():
     seeds = []
     for seed in range(flags.seeds):

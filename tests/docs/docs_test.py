@@ -34,8 +34,9 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", ["your_model.md", "your_embeddings.md"])
-def test_snippets_run_one_after_the_other(page):
+def test_snippets_run_one_after_the_other(page, tmp_path, monkeypatch):
   """In the order of the page; what needs a library that is not here is left out."""
+  monkeypatch.chdir(tmp_path)  # some write files
   names = {}
   for text in blocks(DOCS / page, "python"):
     if "equinox" in text and importlib.util.find_spec("equinox") is None:

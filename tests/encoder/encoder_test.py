@@ -1,6 +1,8 @@
 """NonNegativeEncoder: scikit-learn's checks, formulas, what it learns, its files."""
 
 import collections
+import copy
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from ncl_jax.encoder import (
   recall,
   training,
 )
+from ncl_jax.encoder.autoencoder import Autoencoder, reconstruction
 from ncl_jax.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -50,76 +53,80 @@ def test_scikit_learns_checks_pass():
   assert by_status == {"skipped": {"check_array_api_input"}}
 
 
-def test_codes_keep_the_largest_also_where_equals_compete():
-  z = np.random.default_rng(1).integers(-3, 4, (50, 7)).astype(np.float32)
-  f = np.asarray(jax.jit(training.code, static_argnums=(1, 2))(z, "relu", 3))
-  for row, code in zip(z, f, strict=True):
-    kept = sorted(range(7), key=lambda d: (-max(row[d], 0), d))[:3]
-    expected = np.zeros(7)
-    expected[kept] = np.maximum(row[kept], 0)
-    norm = np.sqrt(np.sum(expected**2)) or 1
-    np.testing.assert_allclose(code, expected / norm, atol=1e-6)
-  assert np.sum(f > 0, axis=1).max() == 3
+def recipe(**changed):
+  settings = {
+    "network": Autoencoder(2, 0),
+    "objective": "csr",
+    "beta": 0.0,
+    "gamma": 1.0,
+    "temperature": 0.2,
+    "noise": 0.0,
+    "dropout": 0.0,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+    "steps": 1,
+    "labelled": False,
+  }
+  return training.Recipe(**settings | changed)
 
 
+@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("labelled", [False, True])
-def test_the_loss_is_its_formula(labelled):
+@pytest.mark.parametrize("objective", training.OBJECTIVES)
+def test_the_loss_is_its_formula(objective, labelled, views):
+  """With the codes and the reconstruction losses of `autoencoder`, see its test."""
   rng = np.random.default_rng(2)
-  n, e, d, t, weight = 5, 4, 6, 0.3, 0.7
-  x, kernel, bias = (
-    rng.normal(size=(n, 2, e)),
-    rng.normal(size=(e, d)),
-    rng.normal(size=d),
-  )
-  back, shift = rng.normal(size=(d, e)), rng.normal(size=e)
+  n, e, d, t = 5, 4, 6, 0.3
+  x = rng.normal(size=(n, views, e))
+  network = Autoencoder(d, 2)
+  shapes = {"kernel": (e, d), "bias": (d,), "pre_bias": (e,)}
+  params = {name: rng.normal(size=shape) for name, shape in shapes.items()}
   labels = np.array([0, 1, 0, -1, -1])
-  recipe = training.Recipe(
-    network=training.Network(d, 0, 2, "relu"),
+  made = recipe(
+    network=network,
+    objective=objective,
+    beta=0.3,
+    gamma=0.7,
     temperature=t,
-    noise=0.0,
-    dropout=0.0,
-    reconstruction=weight,
-    learning_rate=1e-3,
-    weight_decay=0.0,
-    steps=1,
     labelled=labelled,
   )
-  params = {
-    "projector": {"kernel": kernel, "bias": bias},
-    "decoder": {"kernel": back, "bias": shift},
-  }
   batch = {"x": x, "deviation": np.ones(e), "labels": labels}
-  params, batch = jax.tree.map(jnp.float32, (params, batch))
-  batch["labels"] = labels
-  value = jax.jit(training.loss, static_argnums=3)(
-    params, jax.random.key(0), batch, recipe
-  )
+  silent = np.full(d, 99)
+  with jax.enable_x64(True):
+    value, used = jax.jit(training.loss, static_argnums=4)(
+      params, jax.random.key(0), batch, silent, made
+    )
+    rows = x.reshape(-1, e)
+    scores = network.scores(params, rows)
+    parts, f = reconstruction(network, params, rows, scores, silent)
+    f = np.array(f)
+  parts = {name: float(part) for name, part in parts.items()}
 
-  f = np.maximum(x.reshape(2 * n, e) @ kernel + bias, 0)
-  for row in f:
-    row[np.argsort(-row, kind="stable")[2:]] = 0
-    row /= np.sqrt(np.sum(row**2)) or 1
-  total = 0.0
+  np.testing.assert_array_equal(used, np.sum(f > 0, axis=0))
+  f /= np.maximum(np.linalg.norm(f, axis=1, keepdims=True), 1e-30)
+  f = np.repeat(f, 2, axis=0) if views == 1 else f
+  contrast = 0.0
   for i in range(2 * n):
     s = {j: f[i] @ f[j] / t for j in range(2 * n) if j != i}
     own = labels[i // 2]
     same = [j for j in s if j == i ^ 1 or (labelled and own == labels[j // 2] != -1)]
-    total += np.log(sum(np.exp(v) for v in s.values()))
-    total -= np.mean([s[j] for j in same])
-    u = x.reshape(2 * n, e)[i]
-    error = u / np.linalg.norm(u) - f[i] @ back - shift
-    total += weight * np.sum(error**2)
-  np.testing.assert_allclose(value, total / (2 * n), rtol=1e-5)
+    contrast += np.log(sum(np.exp(v) for v in s.values())) / (2 * n)
+    contrast -= np.mean([s[j] for j in same]) / (2 * n)
+  kept = parts["k"] + parts["4k"] / 8 + 0.3 * parts["auxiliary"]
+  expected = {
+    "csr": kept + 0.7 * contrast,
+    "contrastive": contrast,
+    "reconstruction": kept,
+  }
+  np.testing.assert_allclose(value, expected[objective], rtol=1e-10)
 
 
 def test_views_lose_columns_and_gain_noise_in_their_measure():
-  recipe = training.Recipe(
-    training.Network(2, 0, 0, "relu"), 0.2, 0.5, 0.25, 0.0, 1e-3, 0.0, 1, False
-  )
   x = jnp.full((20_000, 2, 3), 2.0)
   deviation = jnp.array([0.0, 1.0, 3.0])
   made = jax.jit(training.views, static_argnums=3)
-  v = np.asarray(made(jax.random.key(0), x, deviation, recipe))
+  drawn = recipe(noise=0.5, dropout=0.25)
+  v = np.asarray(made(jax.random.key(0), x, deviation, drawn))
   # A column without deviation is dropped or scaled, and never noisy.
   assert set(np.round(np.unique(v[..., 0]), 4)) == {0, np.float32(2.6667)}
   assert abs(np.mean(v[..., 0] == 0) - 0.25) < 0.01
@@ -130,17 +137,48 @@ def test_views_lose_columns_and_gain_noise_in_their_measure():
 
 
 def test_transform_is_its_formula(x, fitted):
-  """In numpy and float64, from the raw embeddings."""
+  """In numpy and float64, from the raw embeddings, and back."""
   live = x.std(0) > 1e-9
-  centred = (x - x.mean(0)) * live / np.sqrt(np.mean(x[:, live].var(0)))
-  f = np.maximum(centred @ fitted.params_["kernel"] + fitted.params_["bias"], 0)
-  f[np.arange(len(f))[:, None], np.argsort(-f, axis=1)[:, 3:]] = 0
-  f /= np.linalg.norm(f, axis=1, keepdims=True)
+  scale = np.sqrt(np.mean(x[:, live].var(0)))
+  centred = (x - x.mean(0)) * live / scale
+  params = fitted.params_
+  z = (centred - params["pre_bias"]) @ params["kernel"] + params["bias"]
+  z = np.maximum(z, 0)
+  z[np.arange(len(z))[:, None], np.argsort(-z, axis=1)[:, 3:]] = 0
+  f = z / np.linalg.norm(z, axis=1, keepdims=True)
   codes = fitted.transform(x)
   np.testing.assert_allclose(codes, f, atol=1e-5)
   assert (codes >= 0).all() and np.sum(codes > 0, axis=1).max() == 3
   np.testing.assert_allclose(fitted.expected_activation_, f.mean(0), atol=1e-5)
   assert (np.diff(fitted.expected_activation_) <= 0).all()
+
+  decoded = z @ params["kernel"].T + params["pre_bias"]
+  explained = 1 - np.sum((decoded - centred) ** 2) / np.sum(centred**2)
+  assert explained > 0.3
+  assert fitted.explained_variance_ == pytest.approx(explained, abs=1e-5)
+  whole = copy.deepcopy(fitted).set_params(normalize=False)
+  np.testing.assert_allclose(whole.transform(x), z, atol=1e-4)
+  for given in (z, scipy.sparse.csr_array(z)):
+    found = whole.inverse_transform(given)
+    np.testing.assert_allclose(found, decoded * scale + x.mean(0), atol=1e-4)
+
+
+def test_a_free_decoder_and_none(x, fitted):
+  free = NonNegativeEncoder(**fitted.get_params() | {"tied": False, "normalize": False})
+  codes = free.fit(x).transform(np.float32(x))
+  back = free.inverse_transform(codes)
+  assert back.dtype == np.float32
+  error = np.sum((back - x) ** 2) / np.sum((x - x.mean(0)) ** 2)
+  assert free.explained_variance_ == pytest.approx(1 - error, abs=1e-4)
+  assert not np.array_equal(free.params_["decoder"], free.params_["kernel"].T)
+  with pytest.raises(InputError, match="have 16"):
+    free.inverse_transform(codes[:, :5])
+  with pytest.raises(InputError, match="normalize = True"):
+    fitted.inverse_transform(codes)
+  none = NonNegativeEncoder(**fitted.get_params() | {"objective": "contrastive"}).fit(x)
+  assert not hasattr(none, "explained_variance_")
+  with pytest.raises(InputError, match="no decoder"):
+    none.set_params(normalize=False).inverse_transform(codes)
 
 
 def test_a_constant_column_is_ignored_for_ever(x, fitted):
@@ -189,8 +227,9 @@ def test_it_learns_what_positives_share(hidden_classes, positives):
   """Neighbours in the codes of rows that training did not see, and in the raw rows."""
   one, other, y = hidden_classes
   learnt = {"labels": {"y": y[:1000]}, "pairs": {"pairs": other[:1000]}}
+  settings = {"positives": positives, "epochs": 30, "learning_rate": 0.01}
   encoder = NonNegativeEncoder(
-    16, positives=positives, epochs=30, learning_rate=0.01, random_state=0
+    16, objective="contrastive", random_state=0, **settings
   ).fit(one[:1000], **learnt[positives])
   codes = encoder.transform(one)
   neighbours = KNeighborsClassifier(1)
@@ -210,18 +249,59 @@ def test_reconstruction_keeps_neighbours():
   centred = x - train.mean(0)
   search = NearestNeighbors(n_neighbors=10, metric="cosine").fit(centred[:500])
   true = search.kneighbors(centred[-200:], return_distance=False)
-  found = []
-  for weight in (0.0, 100.0):
+  found = {}
+  for objective in training.OBJECTIVES:
     settings = {"epochs": 20, "batch_size": 64, "learning_rate": 0.01}
     encoder = NonNegativeEncoder(
-      64, n_active=8, reconstruction=weight, random_state=0, **settings
+      64, n_active=8, objective=objective, random_state=0, **settings
     ).fit(train)
     search = NearestNeighbors(n_neighbors=10, metric="cosine")
     search.fit(encoder.transform(train))
     codes = encoder.transform(queries)
     assert np.sum(codes > 0, axis=1).max() <= 8
-    found.append(recall(search.kneighbors(codes, return_distance=False), true))
-  assert found[1] > found[0] + 0.05
+    near = search.kneighbors(codes, return_distance=False)
+    found[objective] = recall(near, true)
+  assert min(found["csr"], found["reconstruction"]) > found["contrastive"] + 0.05, found
+
+
+def test_a_memory_mapped_file_is_read_in_parts(tmp_path, monkeypatch, x, fitted):
+  """The same encoder as of the array, and never as much memory as the file takes."""
+  rows = np.random.default_rng(0).normal(size=(8000, 64)).astype(np.float32)
+  np.save(tmp_path / "x.npy", rows)
+  mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+  monkeypatch.setattr(training, "HELD", 500)
+  settings = {"n_active": 2, "batch_size": 100, "epochs": 1, "random_state": 0}
+  encoder = NonNegativeEncoder(8, sparse_output=True, **settings)
+  codes = encoder.fit(rows).transform(rows)
+  encoder.fit(mapped[:200])  # compiles
+  tracemalloc.start()
+  again = encoder.fit(mapped).transform(mapped)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  np.testing.assert_array_equal(again.toarray(), codes.toarray())
+  assert peak < rows.nbytes / 2, f"{peak} bytes for a file of {rows.nbytes}"
+
+
+@pytest.mark.parametrize(
+  ("rows", "size"), [(10, 10), (1000, 7), (100_000, 256), (9, 2)]
+)
+def test_an_epoch_is_divided_into_equal_calls(monkeypatch, rows, size):
+  """No call of more rows than are held, unless a batch has more; few rows wait."""
+  for held in (4, 2**15):
+    monkeypatch.setattr(training, "HELD", held)
+    calls, steps = training.divided(rows, size)
+    assert steps >= 1 and steps * size <= max(held, size)
+    assert rows - calls * steps * size < size * (calls + 1)
+
+
+def test_an_outlier_column_and_dead_dimensions_are_told():
+  x = np.random.default_rng(0).normal(size=(60, 8))
+  settings = {"n_active": 1, "epochs": 1, "random_state": 0}
+  with pytest.warns(UserWarning, match="column 3 of X holds 9[0-9]% of the variance"):
+    NonNegativeEncoder(4, **settings).fit(x * np.where(np.arange(8) == 3, 30, 1))
+  two = np.repeat(np.eye(8)[:2], 30, axis=0)
+  with pytest.warns(UserWarning, match="of 16 dimensions are active in no row of X"):
+    NonNegativeEncoder(16, **settings).fit(two)
 
 
 def test_shortening_takes_the_first_columns(x, fitted):
@@ -257,9 +337,9 @@ def test_a_file_gives_the_same_codes(tmp_path, x, fitted):
     again.transform(x[:, :5])
 
 
-def test_a_file_keeps_names_hidden_layers_and_no_generator(tmp_path, x):
+def test_a_file_keeps_names_free_decoders_and_no_generator(tmp_path, x):
   encoder = NonNegativeEncoder(
-    np.int64(4), hidden=5, epochs=0, random_state=np.random.RandomState(0)
+    np.int64(4), tied=False, epochs=0, random_state=np.random.RandomState(0)
   ).fit(x)
   # As scikit-learn notes it where X is a table with names.
   encoder.feature_names_in_ = np.array(list("abcdef"), object)
@@ -269,7 +349,7 @@ def test_a_file_keeps_names_hidden_layers_and_no_generator(tmp_path, x):
   with pytest.warns(UserWarning, match="valid feature names"):
     codes = encoder.transform(x), again.transform(x)
   np.testing.assert_array_equal(*codes)
-  assert again.random_state is None and again.get_params()["hidden"] == 5
+  assert again.random_state is None and not again.tied
 
 
 def test_other_files_are_refused(tmp_path, fitted):
@@ -315,11 +395,12 @@ GOOD = np.arange(8.0).reshape(4, 2)
     ({"n_components": 0}, {"X": GOOD}, "n_components = 0"),
     ({"n_active": 1.5}, {"X": GOOD}, "n_active = 1.5"),
     ({"batch_size": 1}, {"X": GOOD}, "batch_size = 1"),
-    ({"activation": "identity"}, {"X": GOOD}, "rep_relu"),
+    ({"objective": "csrr"}, {"X": GOOD}, "did you mean 'csr'"),
     ({"temperature": 0}, {"X": GOOD}, "temperature = 0"),
     ({"dropout": 1.0}, {"X": GOOD}, "below 1"),
     ({"noise": -1.0}, {"X": GOOD}, "noise = -1"),
-    ({"reconstruction": float("nan")}, {"X": GOOD}, "reconstruction = nan"),
+    ({"beta": float("nan")}, {"X": GOOD}, "beta = nan"),
+    ({"gamma": -0.1}, {"X": GOOD}, "gamma = -0.1"),
   ],
 )
 def test_wrong_input_is_named(settings, data, message):

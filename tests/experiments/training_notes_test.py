@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from ncl_jax.config import recipes
 from ncl_jax.experiments import training_notes
 
 CONFIG = ConfigDict({"loss": {"name": "nt_xent"}, "train": {"batch_size": 16}})
@@ -42,3 +43,15 @@ def test_a_loss_that_still_falls(curve, steep):
 def test_where_nothing_is_guessed_there_is_no_chance_level():
   assert notes([CHANCE] * 20, "spectral") == ()
   assert notes([]) == ()
+
+
+def test_fewer_epochs_than_the_recipe_are_told():
+  config = recipes.load("digits")
+  assert not training_notes.shortened(config)
+  config.train.epochs = 2
+  (note,) = training_notes.shortened(config)
+  assert "2 of the recipe's 36 epochs" in note
+  config.name = "my own"
+  assert not training_notes.shortened(config)
+  config.name = ""
+  assert not training_notes.shortened(config)

@@ -1,24 +1,28 @@
 """studies/codes: the rivals are what they are called."""
 
 import numpy as np
+import pytest
 import scipy.sparse
 from sklearn.neighbors import NearestNeighbors
 
 from ncl_jax.encoder import nearest, recall
 from studies.codes import run as codes
 
+rivals = pytest.importorskip("studies.codes.rivals", reason="needs faiss")
 
-def test_product_quantisation_loses_nothing_where_there_is_nothing_to_lose(monkeypatch):
-  """Items made of 16 values a part, as many as there are centroids: the true order."""
-  monkeypatch.setattr(codes, "CENTROIDS", 16)
+
+def unit(rng, n, width):
+  return np.float32(codes.unit(rng.normal(size=(n, width))))
+
+
+def test_product_quantisation_finds_what_its_parts_keep():
+  """A byte for each column loses nothing; one for three loses, of an odd width, too."""
   rng = np.random.default_rng(0)
-  parts = [rng.normal(size=(16, 3))[rng.integers(0, 16, 600)] for _ in range(2)]
-  items = np.float32(np.unique(np.concatenate(parts, axis=1), axis=0))
-  queries = np.float32(rng.normal(size=(20, 6)))
-  search = NearestNeighbors(n_neighbors=10).fit(items)
-  true = search.kneighbors(queries, return_distance=False)
-  made = codes.quantised(items, queries, true, 2)
-  assert len(items) > 150 and made["recall"] == 1 and made["bytes"] == 2
+  items, queries = unit(rng, 1000, 5), unit(rng, 50, 5)
+  true = nearest(items, queries, 10)
+  fine, coarse = (rivals.quantised(items, queries, 10, size) for size in (5, 2))
+  assert (fine.size, coarse.size) == (5, 2)
+  assert recall(fine.search(), true) > 0.95 > recall(coarse.search(), true) > 0.3
 
 
 def test_distances_as_inner_products():
@@ -26,7 +30,7 @@ def test_distances_as_inner_products():
   items, queries = rng.normal(size=(200, 5)), rng.normal(size=(20, 5))
   search = NearestNeighbors(n_neighbors=7).fit(items)
   true = search.kneighbors(queries, return_distance=False)
-  np.testing.assert_array_equal(nearest(*codes.by_distance(items, queries), 7), true)
+  np.testing.assert_array_equal(nearest(*rivals.by_distance(items, queries), 7), true)
 
 
 def test_values_in_a_byte():
@@ -35,14 +39,34 @@ def test_values_in_a_byte():
   # What rounds to 0 takes no place.
   assert stored.nnz == 3
   assert np.abs(stored.toarray() - rows).max() <= 0.5 / 255 + 1e-12
+  signed = rivals.in_bytes(rows - 0.3)
+  assert np.abs(signed - rows + 0.3).max() <= 0.5 / 127 and len(np.unique(signed)) > 3
 
 
-def test_equal_bytes():
+def test_binary_codes_are_signs_of_projections():
+  rng = np.random.default_rng(3)
+  items, queries = unit(rng, 300, 16), unit(rng, 20, 16)
+  made = rivals.binary(items, queries, 10, 64)
+  true = nearest(items, queries, 10)
+  assert made.size == 64 and recall(made.search(), true) > 0.5
+  np.testing.assert_array_equal(
+    rivals.binary(items, items, 1, 8).search()[:, 0], range(300)
+  )
+
+
+def test_rivals_are_of_the_bytes_that_they_are_compared_at():
   rng = np.random.default_rng(2)
-  items, queries = (codes.unit(rng.normal(size=(n, 30))) for n in (300, 20))
-  true = nearest(items, queries, codes.K)
-  rows = codes.compressed(np.float32(items), np.float32(queries), true, 24)
-  assert [row["method"] for row in rows] == ["truncated", "PCA", "PQ"]
-  assert {row["bytes"] for row in rows} == {24}
-  for row in rows:
-    assert row["recall"] == recall(row["search"](), true)
+  items, queries = unit(rng, 300, 30), unit(rng, 20, 30)
+  rows = rivals.compressed(items, queries, 10, 24)
+  assert [row.method for row in rows] == ["truncated", "PCA", "PQ", "binary"]
+  assert {row.size for row in rows} == {24}
+  assert all(row.search().shape == (20, 10) for row in rows)
+  assert rivals.dense(items, queries, 10).size == 120
+
+
+def test_queries_are_no_items():
+  rows = np.float32(np.random.default_rng(4).normal(size=(50, 4)))
+  items, queries, true = codes.parts(rows, slice(30), slice(-10, None))
+  assert len(items) == 30 and true.shape == (10, codes.K)
+  with pytest.raises(ValueError, match="too few"):
+    codes.parts(rows, slice(30), slice(-21, None))

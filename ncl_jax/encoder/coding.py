@@ -1,0 +1,71 @@
+"""Computes codes with a trained network, decodes them, and measures them."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ncl_jax import numerics
+from ncl_jax.encoder.autoencoder import Autoencoder
+from ncl_jax.encoder.scaling import BLOCK, Scaling, some
+from ncl_jax.errors import InputError
+
+Params = dict[str, np.ndarray]
+
+
+def codes(
+  params: Params, network: Autoencoder, scaling: Scaling, normalize: bool
+) -> Callable[[np.ndarray], Iterator[np.ndarray]]:
+  """A function that yields the codes [B, D] of embeddings [N, E], block by block.
+
+  It raises an InputError if a code is not finite.
+  """
+  on_device = jax.device_put(params)
+
+  def encode(X: np.ndarray) -> Iterator[np.ndarray]:
+    for block in some(X):
+      padded = np.zeros((BLOCK, X.shape[1]), np.float32)
+      padded[: len(block)] = scaling(block)
+      found = np.asarray(_encode(on_device, padded, network, normalize))[: len(block)]
+      if bad := np.count_nonzero(~np.isfinite(found).all(1)):
+        raise InputError(
+          f"{bad} of {len(block)} codes hold NaN or infinity: their embeddings are "
+          "too large for float32, or the encoder's parameters are not finite"
+        )
+      yield found
+
+  return encode
+
+
+def decoded(params: Params, z: Any) -> np.ndarray:
+  """Scaled embeddings [N, E] of codes that were not normalised, dense or sparse."""
+  decoder = params.get("decoder", params["kernel"].T)
+  return z @ decoder + params["pre_bias"]
+
+
+def measured(
+  params: Params, network: Autoencoder, scaling: Scaling, X: np.ndarray
+) -> tuple[np.ndarray, float]:
+  """(mean of each column of the normalised codes [D], share of variance explained)."""
+  activation, error, square = np.zeros(network.out), 0.0, 0.0
+  encode = codes(params, network, scaling, False)
+  for block, z in zip(some(X), encode(X), strict=True):
+    length = np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-30)
+    activation += np.sum(z / length, axis=0, dtype=np.float64)
+    x = np.float64(scaling(block))
+    error += np.sum((decoded(params, z) - x) ** 2)
+    square += np.sum(x**2)
+  return activation / len(X), float(1 - error / square)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _encode(
+  params: Any, x: jax.Array, network: Autoencoder, normalize: bool
+) -> jax.Array:
+  """Codes [N, D] of scaled embeddings [N, E]."""
+  # Accelerators would otherwise multiply in lower precision, which changes neighbours.
+  with jax.default_matmul_precision("float32"):
+    found = network.codes(params, x)
+  return numerics.l2_normalize(found) if normalize else found
