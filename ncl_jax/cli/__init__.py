@@ -13,7 +13,6 @@ import os
 import pathlib
 import re
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,13 +24,11 @@ gc.disable()
 
 import jax
 from absl import flags, logging
-from ml_collections import ConfigDict, config_flags
 
-from ncl_jax import config as config_lib
 from ncl_jax import data
-from ncl_jax.config import recipes
+from ncl_jax.cli import arguments, usage
+from ncl_jax.cli.arguments import recipe as recipe
 from ncl_jax.errors import (
-  EXIT_CODES,
   EXIT_DIVERGED,
   EXIT_FAILED,
   EXIT_INPUT,
@@ -117,6 +114,9 @@ _HANG = flags.DEFINE_integer(
   "its stacks and ends; 0: for ever",
   lower_bound=0,
 )
+# --help explains these under a heading of their own.
+_ON_MANY = (_COORDINATOR, _NUM_PROCESSES, _PROCESS_ID, _DISTRIBUTED)
+_TIMES = (_START, _HEARTBEAT, _HANG)
 
 
 def run(
@@ -217,10 +217,10 @@ def _run(
   fields: Sequence[str] = (),
 ) -> int:
   if any(argument in ("-h", "-help", "--help") for argument in argv[1:]):
-    print(_usage(main))
+    print(usage.usage(main, {flag.name for flag in (*_ON_MANY, *_TIMES)}))
     return 0
   try:
-    _parse(required, argv, fields)
+    arguments.parse(required, argv, fields)
     _set_up_log()
     distributed.hear_as_sigterm()
     compile_cache.set_up()
@@ -291,158 +291,13 @@ def _message(error: Exception) -> str:
   return f"{head}: {trace.splitlines()[-1]}" if inside else text
 
 
-def _parsed(argv: list[str]) -> list[str]:
-  """The arguments that are no flags; a config file's own errors become one message."""
-  try:
-    rest = flags.FLAGS([_read_by(argument) for argument in argv])[1:]
-  except (InputError, flags.Error):
-    raise
-  # A config file is a program: anything can happen in it.
-  except Exception as error:
-    file = _config_file(argv)
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == file]
-    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-    kind = "" if isinstance(error, AttributeError) else f"{type(error).__name__}: "
-    place = f"{file}, line {line}" if line else file
-    text = str(error).replace("module 'config_config'", "it")
-    raise InputError(f"in the config {place}: {kind}{text[:600]}") from error
-  if _config_file(argv):
-    given = flags.FLAGS["config"].value
-    if not isinstance(given, ConfigDict):
-      # An input or output error is kept in its place, to be raised when it is used.
-      failure = getattr(given, "__dict__", {}).get("_error", given)
-      raise InputError(
-        f"{_config_file(argv)}: its get_config() must return a ConfigDict, as those in"
-        f" configs/ do; it gave {str(failure)[:300]}"
-      )
-  return rest
-
-
-def recipe(method: str = "") -> ConfigDict:
-  """What the file of --config gives, without the changes of the command line.
-
-  Args:
-    method: another one than after the colon there; "": that one.
-  """
-  named = config_flags.get_config_filename(flags.FLAGS["config"])
-  file, _, argument = named.partition(":")
-  if file == recipes.__file__:
-    return recipes.load(argument, method)
-  return recipes.load(file, method or argument)
-
-
-def _located(argv: list[str]) -> list[str]:
-  """The arguments, with the file in --config=NAME:METHOD or --config=PATH in full."""
-  argv = re.sub("(^|\0)--?config[\0=]", r"\1--config=", "\0".join(argv)).split("\0")
-  for i, argument in enumerate(argv):
-    if argument.startswith("--config="):
-      paths.local(argument.partition("=")[2])
-      file, *method = argument.partition("=")[2].split(":", 1)
-      argv[i] = ":".join([f"--config={recipes.locate(file)}", *method])
-  return argv
-
-
-def _config_file(argv: list[str]) -> str:
-  """The path in --config=PATH:METHOD, or an empty text."""
-  given = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
-  return given[-1].split(":", 1)[0] if given else ""
-
-
-def _read_by(argument: str) -> str:
-  """A run's config.json in --config is read by the module of recipes."""
-  file = _config_file([argument])
-  if not file.endswith(".json"):
-    return argument
-  if argument != f"--config={file}":
-    raise InputError(f"{argument}: a run's config names its method, none may follow")
-  return f"--config={recipes.__file__}:{file}"
-
-
-def _parse(
-  required: Sequence[str], argv: list[str], fields: Sequence[str] = ()
-) -> None:
-  """Fills `flags.FLAGS`; an unknown config field gets a suggestion, not a traceback."""
-  known = list(fields) or config_lib.known_keys()
-  argv = _located(argv)
-  file = _config_file(argv)
-  if fields and file.endswith(".json"):
-    raise InputError(f"--config={file} is not for this program: see --help")
-  for argument in argv[1:]:
-    key = argument.lstrip("-").split("=", 1)[0].removeprefix("config.")
-    is_field = argument.startswith(("--config.", "-config."))
-    if is_field and key not in known and not key.startswith("expected."):
-      near = None if fields else config_lib.nearest_key(key)
-      hint = f"did you mean --config.{near}?" if near else f"known: {', '.join(known)}"
-      raise InputError(f"unknown config field {key!r}: {hint}")
-  rest = _parsed(argv)
-  if rest:
-    raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
-  if not fields and file and "method" not in flags.FLAGS.config:
-    raise InputError(
-      f"{file} holds no settings of a training: its first lines say which program it "
-      "is for"
-    )
-  for name in required:
-    if flags.FLAGS[name].value in (None, ""):
-      raise InputError(f"--{name} is missing: see --help")
-
-
-def _usage(main: Callable[[], None]) -> str:
-  """The module's docstring, its flags, and what all programs have in common."""
-  module = sys.modules[main.__module__]
-  by_module = flags.FLAGS.flags_by_module_dict()
-  # Those of checkpoints are defined here, where their program asks for them.
-  shared = {"coordinator", "num_processes", "process_id", "distributed"}
-  shared |= {"start_seconds", "heartbeat_seconds", "hang_seconds"}
-  own = [*by_module.get(sys.argv[0], []), *by_module.get(__name__, [])]
-  lines = [(module.__doc__ or "").strip(), "", "Flags, written --NAME=VALUE:"]
-  for flag in own:
-    if flag.name not in shared:
-      lines += _explained(flag)
-  if any(flag.name == "config" for flag in own):
-    text = (
-      "a setting of the config; ncl_jax/config/fields.py lists them with their defaults"
-    )
-    lines += _entry("--config.SECTION.FIELD", text)
-  lines += ["", "On several machines, the same command on each:"]
-  for flag in own:
-    if flag.name in shared:
-      lines += _explained(flag)
-  lines += ["", "Exit codes:"]
-  for code, text in EXIT_CODES.items():
-    lines += _entry(f"{code}", text)
-  return "\n".join([*lines, "", "The guide is in docs/ of the repository."])
-
-
-def _explained(flag: flags.Flag) -> list[str]:
-  """A flag's entry: what it is, what is allowed, what it is if not given."""
-  text = flag.help
-  if flag.flag_type() == "bool":
-    return _entry(f"--[no]{flag.name}" if flag.default else f"--{flag.name}", text)
-  if isinstance(flag, flags.EnumFlag):
-    text += f"; one of {', '.join(flag.parser.enum_values)}"
-  if flag.default not in (None, "", []):
-    default = flag.default
-    shown = ",".join(map(str, default)) if isinstance(default, list) else default
-    text += f" (default {shown})"
-  return _entry(f"--{flag.name}", text)
-
-
-def _entry(name: str, text: str) -> list[str]:
-  """The name, and the text in a column beside it or, if there is no room, below."""
-  lines = textwrap.wrap(" ".join(text.split()), 80 - 24)
-  first = f"  {name:<20}  " if len(name) <= 20 else f"  {name}\n{'':24}"
-  return [first + lines[0], *(" " * 24 + line for line in lines[1:])]
-
-
 def _set_up_log() -> None:
   """Our own messages at INFO, everyone else's from WARNING; process 0 speaks."""
   logging.set_verbosity(logging.INFO)
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
   handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-  here = str(pathlib.Path(__file__).parent)
+  here = str(pathlib.Path(__file__).parent.parent)
   handler.addFilter(
     lambda record: (
       record.levelno >= python_logging.WARNING
