@@ -292,18 +292,24 @@ def _message(error: Exception) -> str:
 
 
 def _set_up_log() -> None:
-  """Our own messages at INFO, everyone else's from WARNING; process 0 speaks."""
+  """Our own messages at INFO, everyone else's from WARNING; process 0 speaks.
+
+  What Orbax's threads raise is raised again where we save, as one sentence: the
+  traceback of each thread is left out.
+  """
   logging.set_verbosity(logging.INFO)
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
   handler.setFormatter(python_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
   here = str(pathlib.Path(__file__).parent.parent)
-  handler.addFilter(
-    lambda record: (
-      record.levelno >= python_logging.WARNING
-      or (record.pathname.startswith(here) and _is_first_process())
-    )
-  )
+
+  def shown(record: python_logging.LogRecord) -> bool:
+    if record.exc_info and f"{os.sep}orbax{os.sep}" in record.pathname:
+      return False
+    ours = record.pathname.startswith(here)
+    return record.levelno >= python_logging.WARNING or (ours and _is_first_process())
+
+  handler.addFilter(shown)
 
 
 def _is_first_process() -> bool:

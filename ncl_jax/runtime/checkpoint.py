@@ -9,9 +9,11 @@ a second, and the first step of a new run need not wait for it.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import itertools
+import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -186,9 +188,10 @@ class Checkpoints:
       yield
     except Exception as error:
       step, self._saving = self._saving, None
+      full = os.strerror(errno.ENOSPC)
       raise SaveError(
         f"the checkpoint of step {step} could not be written to {self._folder}: "
-        f"{error}. Earlier checkpoints are intact. Check free space and write "
+        f"{full if full in str(error) else error}. Earlier checkpoints are intact. Check free space and write "
         "permission, then run the same command to resume"
       ) from error
 

@@ -5,6 +5,8 @@ import fcntl
 import gc
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -229,3 +231,38 @@ def test_what_was_put_aside_before_is_in_nobodys_way(tmp_path):
       assert checkpoints.latest_step() is None
   found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
   assert found == ["incomplete-5", "incomplete-5-2", "incomplete-5-3"]
+
+
+# A limit on the size of files stands for a full disk.
+_FULL = """
+import resource, signal, sys
+import numpy as np
+from ncl_jax import cli
+from ncl_jax.runtime.checkpoint import Checkpoints
+
+workdir = sys.argv.pop()
+
+def main():
+  model = {"w": np.random.default_rng(0).normal(size=200_000)}
+  with Checkpoints(workdir) as checkpoints:
+    checkpoints.save(1, model={"w": np.zeros(3)}, train={"step": np.int32(1)})
+    checkpoints.wait()
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    checkpoints.save(2, model=model, train={"step": np.int32(2)})
+
+cli.run(main)
+"""
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_one_sentence(tmp_path):
+  script = tmp_path / "full.py"
+  script.write_text(_FULL)
+  done = subprocess.run(
+    [sys.executable, script, tmp_path / "run"], capture_output=True, text=True
+  )
+  assert done.returncode == 1
+  (line,) = done.stderr.splitlines()
+  assert line.startswith("error: the checkpoint of step 2 could not be written to")
+  with checkpoint.Checkpoints(tmp_path / "run") as checkpoints:
+    assert checkpoints.latest_step() == 1
