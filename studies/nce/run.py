@@ -13,7 +13,9 @@ import dataclasses
 import json
 import pathlib
 import statistics
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
@@ -22,6 +24,8 @@ from benchmarks.measure import table
 from configs import fashion_mnist
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import divide
+from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 from ncl_jax.report.figures import classifiers, drawing
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import loop
@@ -34,6 +38,7 @@ METHODS = {
   "nce_projector": "NCE + projector",
 }
 ORIGINS = ("from scratch", "finetuned")
+SHARES = (0.5, 0.8, 0.95)  # of the reference's final accuracy
 
 
 def main() -> None:
@@ -64,7 +69,7 @@ def main() -> None:
         fit(origin, method, seed, settings, whole, out, flags)
         for seed in range(1, 1 + flags.seeds)
       ]
-      panels[origin][label] = [classifiers.curve(run) for run in runs]
+      panels[origin][label] = [curve(run) for run in runs]
       seconds[origin, method] = statistics.median(
         jsonl.read(run / "speed.jsonl")[-1]["step_seconds"] for run in runs
       )
@@ -74,9 +79,7 @@ def main() -> None:
       | dict(zip(("learning rate", "scale"), chosen[origin, method], strict=True))
       | {key: value for key, value in row.items() if key != "cell"}
       | {"ms a step": 1000 * seconds[origin, method]}
-      for method, row in zip(
-        METHODS, classifiers.rows(panels[origin], references), strict=True
-      )
+      for method, row in zip(METHODS, table_of(panels[origin], references), strict=True)
     ]
   note = (
     "Top-1 in percent on the whole test set after the last step; steps to a share of "
@@ -91,6 +94,70 @@ def main() -> None:
   (out / "live.json").write_text(json.dumps(live(out), indent=1) + "\n")
   (out / "tables.md").write_text("\n".join(tables(out)) + "\n")
   print(f"written: {out}")
+
+
+def curve(workdir: str | pathlib.Path) -> list[tuple[int, float]]:
+  """The accuracy of a run while it trained.
+
+  Args:
+    workdir: of a classifier that was tested on the way.
+
+  Returns:
+    (step, top-1 in [0, 1]), steps ascending.
+
+  Raises:
+    InputError: if its metrics.jsonl has no such rows.
+  """
+  file = paths.local(workdir).resolve() / "metrics.jsonl"
+  found = classifiers.points(jsonl.read(file))
+  if not found:
+    raise InputError(
+      f"no test accuracy in {file}: allowed are runs of classifiers with "
+      "eval.test_every_epochs above 0"
+    )
+  return found
+
+
+def steps_to(run: classifiers.Curve, level: float) -> int | None:
+  """The first tested step with an accuracy of at least `level`; None without one.
+
+  >>> steps_to([(10, 0.4), (20, 0.7), (30, 0.6)], 0.6)
+  20
+  """
+  return next((step for step, top1 in run if top1 >= level), None)
+
+
+def table_of(
+  cells: Mapping[str, Sequence[classifiers.Curve]], references: Mapping[str, str]
+) -> list[dict[str, float | int | str | None]]:
+  """A row a cell: final accuracy, and steps to shares of the reference's.
+
+  Args:
+    cells: name -> curves, one a seed.
+    references: name -> the cell whose final accuracy, the mean over seeds, counts.
+
+  Returns:
+    "cell", "seeds", "final", "lowest" and "highest" in percent, and for each of
+    `SHARES` "steps to N %", the mean over seeds; None where a seed never got there.
+  """
+  final = {name: [run[-1][1] for run in runs] for name, runs in cells.items()}
+  table = []
+  for name, runs in cells.items():
+    row: dict[str, float | int | str | None] = {
+      "cell": name,
+      "seeds": len(runs),
+      "final": 100 * float(np.mean(final[name])),
+      "lowest": 100 * min(final[name]),
+      "highest": 100 * max(final[name]),
+    }
+    for share in SHARES:
+      level = share * float(np.mean(final[references[name]]))
+      taken = [steps_to(run, level) for run in runs]
+      reached = [steps for steps in taken if steps is not None]
+      whole = len(reached) == len(runs)
+      row[f"steps to {share:.0%}"] = float(np.mean(reached)) if whole else None
+    table.append(row)
+  return table
 
 
 def live(out: pathlib.Path) -> dict[str, int | None]:
@@ -200,7 +267,7 @@ def tune(
     for scale in flags.scales:
       try:
         run = fit(origin, method, 0, (rate, scale), source, out, flags)
-        top1 = 100 * classifiers.curve(run)[-1][1]
+        top1 = 100 * curve(run)[-1][1]
       except FloatingPointError:
         top1 = None
       cell = f"{METHODS[method]}, {origin}"
