@@ -191,8 +191,8 @@ class Checkpoints:
       full = os.strerror(errno.ENOSPC)
       raise SaveError(
         f"the checkpoint of step {step} could not be written to {self._folder}: "
-        f"{full if full in str(error) else error}. Earlier checkpoints are intact. Check free space and write "
-        "permission, then run the same command to resume"
+        f"{full if full in str(error) else error}. Earlier checkpoints are intact. "
+        "Check free space and write permission, then run the same command to resume"
       ) from error
 
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
