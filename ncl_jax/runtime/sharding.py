@@ -37,6 +37,11 @@ def platform(mesh: Mesh | None = None) -> str:
   return mesh.devices.flat[0].platform if mesh else jax.default_backend()
 
 
+def slices(mesh: Mesh) -> int:
+  """Number of TPU slices that the devices lie in; 1 for devices without slices."""
+  return len({getattr(device, "slice_index", 0) for device in mesh.devices.flat})
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
   """The sharding with the whole array on each device."""
   return NamedSharding(mesh, PartitionSpec())

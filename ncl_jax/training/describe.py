@@ -94,6 +94,8 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     if config.model.batch_norm == "per_view"
     else "over both views and all devices",
   )
+  for sentence in _between_slices(config, source, sharding_lib.slices(mesh)):
+    logging.warning("%s", sentence)
   for sentence in accelerator.differences(
     config.model.dtype, sharding_lib.platform(mesh)
   ):
@@ -108,3 +110,20 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     )
   if not source.num_classes:
     logging.info("no labels: the online probe and class consistency are left out")
+
+
+def _between_slices(config: ConfigDict, source: Source, slices: int) -> list[str]:
+  """What BatchNorm costs where the devices lie in several TPU slices."""
+  if slices == 1:
+    return []
+  variables = jax.eval_shape(lambda: init_variables(config, source))
+  # A mean and a variance each.
+  layers = len(jax.tree.leaves(variables["batch_stats"])) // 2
+  if not layers:
+    return []
+  return [
+    f"{slices} TPU slices: the statistics of {layers} BatchNorm layers cover all of "
+    f"them, so that a step waits about {2 * layers} times for the network between the "
+    "slices, forward and backward, one layer after the other. Use one slice, or a "
+    "backbone without BatchNorm, as --config.model.backbone=vit_small"
+  ]
