@@ -42,12 +42,12 @@ def main() -> None:
   views = np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
   rows, contestants = {}, {}
-  for name, transform, remat in (
-    ("NCL", "rep_relu", False),
-    ("CL", "identity", False),
-    ("NCL, rematerialised", "rep_relu", True),
+  for name, transform, keep in (
+    ("NCL", "rep_relu", "all"),
+    ("CL", "identity", "all"),
+    ("NCL, rematerialised", "rep_relu", "blocks"),
   ):
-    contestants[name], rows[name] = ours(flags, views, transform, remat=remat)
+    contestants[name], rows[name] = ours(flags, views, transform, keep)
   contestants["NCL, plain XLA"], rows["NCL, plain XLA"] = plain(flags, views)
   for name, layout in (("torch, NCHW", False), ("torch, NHWC", True)):
     step = torch_step(flags, views, channels_last=layout)
@@ -79,12 +79,12 @@ def main() -> None:
   )
 
 
-def make_config(flags, transform, remat):
+def make_config(flags, transform, keep):
   """The paper's recipe with the sizes from the flags."""
   config = config_lib.defaults()
   config.data.source = "noise"
   config.model.backbone, config.model.width = flags.backbone, flags.width
-  config.model.dtype, config.model.remat = "float32", remat
+  config.model.dtype, config.model.keep = "float32", keep
   config.loss.transform, config.loss.temperature = transform, TEMPERATURE
   config.train.batch_size = flags.images
   config.optimizer.name = "sgd"
@@ -93,9 +93,9 @@ def make_config(flags, transform, remat):
   return config
 
 
-def ours(flags, views, transform, remat=False, devices=None):
+def ours(flags, views, transform, keep="all", devices=None):
   """(the step, statistics of the compiled program)."""
-  config = make_config(flags, transform, remat)
+  config = make_config(flags, transform, keep)
   images = np.zeros((flags.images, flags.size, flags.size, 3), np.uint8)
   split = Split(images, np.full(flags.images, -1, np.int32))
   source = Source("noise", {"train": split})

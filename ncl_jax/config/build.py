@@ -13,23 +13,18 @@ from ncl_jax.data.source import Source
 from ncl_jax.models import byte_tokenizer, vit
 
 
-def model(
-  config: ConfigDict, save_all: bool = False
-) -> models.ContrastiveModel | models.TwoTowers:
+def model(config: ConfigDict) -> models.ContrastiveModel | models.TwoTowers:
   """The network that the settings describe: of images, or of images and texts.
 
   Args:
     config: resolved settings.
-    save_all: of a ResNet, see there; the numbers are the same.
   """
   settings = config.model
   text = models.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
   if settings.backbone == "text":
     backbone: Any = models.PixelText(text.clone())
   else:
-    backbone = _backbone(config).clone(remat=settings.remat)
-    if isinstance(backbone, models.ResNet):
-      backbone = backbone.clone(save_all=save_all)
+    backbone = _backbone(config).clone(keep=settings.keep)
   if not settings.projector:
     return models.ContrastiveModel(backbone, models.NoProjector())
   projector = models.Projector(

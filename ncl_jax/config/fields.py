@@ -18,6 +18,7 @@ CHOICES = {
   "loss.precision": losses.PRECISIONS,
   "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
   "model.stem": models.STEMS,
+  "model.keep": models.KEEPS,
   "model.pool": vit.POOLS,
   "model.positions": vit.POSITIONS,
   "model.batch_norm": ("per_view", "joint"),
@@ -91,7 +92,9 @@ def _add_model_and_loss(config: ConfigDict) -> None:
   config.model.projector_layers = 2
   config.model.projector_batch_norm = False  # after each hidden layer
   config.model.batch_norm = "per_view"  # as if each view were its own forward pass
-  config.model.remat = False  # less memory, more time, the same numbers
+  # Saved for backward: "all", "convolutions" or "blocks", from fast to small; the same
+  # numbers. On CPU XLA rematerialises cheap parts of "all" by itself.
+  config.model.keep = "all"
   config.model.dtype = "bfloat16"  # of the network's arithmetic; parameters: float32
 
   # Each text tower, where the loss is "clip"; its projector is as the image tower's.

@@ -3,6 +3,7 @@
 from ncl_jax.models.contrastive import ContrastiveModel
 from ncl_jax.models.projector import NoProjector, Projector
 from ncl_jax.models.resnet import (
+  KEEPS,
   STEMS,
   BasicBlock,
   Bottleneck,
@@ -16,6 +17,7 @@ from ncl_jax.models.two_towers import TwoTowers
 from ncl_jax.models.vit import ViT, vit_small, vit_tiny
 
 __all__ = [
+  "KEEPS",
   "STEMS",
   "BasicBlock",
   "Bottleneck",

@@ -13,6 +13,7 @@ from ncl_jax.models.layers import SAVED, BatchNorm, Conv, remat_rest
 from ncl_jax.numerics import at_least_float32
 
 STEMS = ("cifar", "imagenet")
+KEEPS = ("all", "convolutions", "blocks")
 
 
 class BasicBlock(nn.Module):
@@ -85,11 +86,9 @@ class ResNet(nn.Module):
     width: channels of the first stage; doubled in each later stage.
     dtype: of the computation, e.g. bfloat16; None = that of input and parameters.
       Parameters and results are float32.
-    remat: save only each block's input for backward and rematerialise the rest: the
-      same numbers with less memory and more time. Otherwise convolutions' outputs are
-      saved, except the CIFAR stem's, and the rest is rematerialised.
-    save_all: without `remat`, let the compiler decide what is saved. On CPU it
-      rematerialises cheap parts itself, and tracing is a fifth faster.
+    keep: what is saved for backward; the rest is rematerialised, with the same numbers.
+      "all" = everything, the fastest; "convolutions" = their outputs, except the CIFAR
+      stem's; "blocks" = each block's input, the least memory and the most time.
 
   Reference: He et al. 2015 (arXiv:1512.03385), table 1.
   """
@@ -99,8 +98,7 @@ class ResNet(nn.Module):
   stem: str = "cifar"
   width: int = 64
   dtype: Any = None
-  remat: bool = False
-  save_all: bool = False
+  keep: str = "all"
 
   @property
   def num_features(self) -> int:
@@ -125,13 +123,12 @@ class ResNet(nn.Module):
   def _wrapped(
     self, method: Callable[..., Any], static: tuple[int, ...]
   ) -> Callable[..., Any]:
-    plain = self.remat or self.save_all
-    return method if plain else remat_rest(method, static)
+    return remat_rest(method, static) if self.keep == "convolutions" else method
 
   def _stage(self, x: jax.Array, stage: int, train: bool, views: int) -> jax.Array:
     """The previous stage's feature maps (stage 0: images) -> this stage's."""
     parts: list[Any] = [ResNet._stem, self.block]
-    if self.remat:
+    if self.keep == "blocks":
       # Positions of train and views, which are not arrays, counted from `self`.
       parts = [nn.remat(part, static_argnums=(2, 3)) for part in parts]
     stem, block = parts

@@ -108,7 +108,7 @@ class ViT(nn.Module):
     depth: blocks.
     dtype: of the computation; None = that of input and parameters. Parameters and
       results are float32.
-    remat: save only each block's input for backward.
+    keep: what is saved for backward: "blocks" = each block's input, otherwise all.
 
   References: Dosovitskiy et al. 2020 (arXiv:2010.11929); Tiny and Small as in Touvron
   et al. 2020 (arXiv:2012.12877), table 1; Xavier's initialisation and fixed positions
@@ -123,7 +123,7 @@ class ViT(nn.Module):
   positions: str = "learned"
   depth: int = 12
   dtype: Any = None
-  remat: bool = False
+  keep: str = "all"
 
   @property
   def num_features(self) -> int:
@@ -157,7 +157,7 @@ class ViT(nn.Module):
       first = jnp.broadcast_to(first[None, None], (len(x), 1, width))
       x = jnp.concatenate([first, x], axis=1)
     x = x + places[None].astype(x.dtype)
-    block = nn.remat(Block) if self.remat else Block
+    block = nn.remat(Block) if self.keep == "blocks" else Block
     for i in range(self.depth):
       x = block(self.heads, self.width, self.dtype, name=f"layer{i + 1:02}")(x)
     x = at_least_float32(_norm(self.dtype, "norm")(x))

@@ -121,8 +121,7 @@ def batch_statistics(
 ) -> dict[str, jax.Array]:
   """Statistics of the features of a batch, as in the released code's log.
 
-  A program of its own, run only for logged steps: the decomposition behind the
-  effective rank would slow down every step.
+  A program of its own, run only for logged steps.
 
   Args:
     z: [N, V, D] projector outputs after the transform, as the step returns them.
@@ -131,8 +130,8 @@ def batch_statistics(
     threshold: |f| below it counts as zero.
 
   Returns:
-    Scalars: fraction of zeros, active dimensions, all-zero rows, effective rank, and
-    the mean class consistency of the active dimensions.
+    Scalars: fraction of zeros, active dimensions, all-zero rows, and the mean class
+    consistency of the active dimensions.
   """
   f = l2_normalize(z).reshape(-1, z.shape[-1])
   labels = jnp.repeat(labels, z.shape[1])
@@ -140,9 +139,20 @@ def batch_statistics(
     "sparsity": metrics.sparsity(f, threshold),
     "live_dimensions": metrics.active_dimensions(f, threshold).sum(),
     "zero_rows": metrics.num_zero_rows(f),
-    "effective_rank": metrics.effective_rank(f),
   }
   if num_classes:
     rate, _ = metrics.class_consistency(f, labels, num_classes, threshold=threshold)
     values["class_consistency"] = jnp.nanmean(rate)
   return values
+
+
+@jax.jit
+def effective_rank(z: jax.Array) -> jax.Array:
+  """The effective rank of a batch's features, for the log.
+
+  Once an epoch: accelerators are slow at the decomposition behind it.
+
+  Args:
+    z: as for `batch_statistics`.
+  """
+  return metrics.effective_rank(l2_normalize(z).reshape(-1, z.shape[-1]))

@@ -103,12 +103,12 @@ def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
     source: the data.
     variables: shapes of {"params", "batch_stats"}.
   """
-  on_cpu = jax.default_backend() == "cpu"
-  if on_cpu:  # its convolutions compute in float32, whatever the type
+  if jax.default_backend() == "cpu":
+    # Its convolutions compute in float32, whatever the type.
     config = config.copy_and_resolve_references()
     with config.unlocked():
       config.model.dtype = "float32"
-  model = config_lib.model(config, on_cpu)
+  model = config_lib.model(config)
   views = config_lib.views(config)
   network = ("backbone", "projector", "text", "text_projector")
   params = {k: v for k, v in variables["params"].items() if k in network}

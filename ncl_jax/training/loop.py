@@ -266,14 +266,15 @@ class _Loop:
     """Statistics for the log, where this step is logged or ends an epoch."""
     threshold = self._run.config.eval.threshold
     found: dict[str, Any] = {}
-    if self._recorder.writes(self._done):
-      # Some are undefined for features that are all zero.
-      with numerics.undefined_is_nan():
+    # Some are undefined for features that are all zero.
+    with numerics.undefined_is_nan():
+      if self._recorder.writes(self._done):
         found |= collapse.batch_statistics(
           z, labels, self._run.source.num_classes, threshold
         )
-    if self._done % self._run.per_epoch == 0:
-      found |= _epoch_summary(state.epoch, threshold)
+      if self._done % self._run.per_epoch == 0:
+        found |= _epoch_summary(state.epoch, threshold)
+        found["effective_rank"] = collapse.effective_rank(z)
     return found
 
   def _test(

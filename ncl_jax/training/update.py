@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from ncl_jax import config as config_lib
 from ncl_jax import methods, nonneg
 from ncl_jax.checks import divergence
-from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import classifier, ema, grad_cache
 from ncl_jax.training import loss as loss_lib
 
@@ -80,7 +79,7 @@ def make_update(
 def _make_loss(config, num_classes, make_views, mesh):
   """The function that is differentiated, of the parameters and a batch."""
   forward = grad_cache.in_chunks(
-    _make_forward(config, make_views, mesh), config.train.grad_cache_chunks
+    _make_forward(config, make_views), config.train.grad_cache_chunks
   )
 
   def loss_fn(params, state, views, labels):
@@ -108,10 +107,9 @@ def _make_loss(config, num_classes, make_views, mesh):
   return loss_fn
 
 
-def _make_forward(config, make_views, mesh):
+def _make_forward(config, make_views):
   """Views to the outputs of the network, its predictor and its momentum encoder."""
-  on_cpu = sharding_lib.platform(mesh) == "cpu"
-  model, predictor = config_lib.model(config, on_cpu), config_lib.predictor(config)
+  model, predictor = config_lib.model(config), config_lib.predictor(config)
   count = config_lib.views(config)
   bn_views = count if config.model.batch_norm == "per_view" else 1
 

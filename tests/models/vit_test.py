@@ -128,10 +128,10 @@ def test_the_mean_is_over_the_patches_and_float32(positions):
   # A mean would not notice patches change places, but for their positions.
   turned = jax.jit(model.apply)({"params": params}, x[:, ::-1])
   assert np.abs(turned - h).max() > 1e-3
-  kept = jax.jit(model.clone(remat=True).apply)({"params": params}, x)
+  kept = jax.jit(model.clone(keep="blocks").apply)({"params": params}, x)
   np.testing.assert_allclose(kept, h, atol=0.05)
   # Without a token: what all patches look at, in the mean.
-  for same in (model, model.clone(remat=True)):
+  for same in (model, model.clone(keep="blocks")):
     maps = np.asarray(vit.attention(same, params, x))
     assert maps.shape == (3, 3, 2, 2) and maps.dtype == np.float32
     np.testing.assert_allclose(maps.sum((2, 3)), 1, rtol=1e-5)

@@ -71,26 +71,26 @@ def test_what_is_computed_again_changes_no_number(stem, x64):
   model = models.ResNet((2, 1), models.BasicBlock, stem, width=2)
   variables = jax.tree.map(jnp.float64, model.init(jax.random.key(1), x))
   found, kept, flops = {}, {}, {}
-  for name in ("convolutions", "blocks", "everything"):
-    one = model.clone(remat=name == "blocks", save_all=name == "everything")
+  for name in models.KEEPS:
+    one = model.clone(keep=name)
     loss = training_loss(one, variables, x)
     flops[name] = timing.flops(jax.grad(loss, has_aux=True), variables["params"])
     found[name] = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
     kept[name] = sum(leaf.size for leaf in waiting(one, variables, x))
-  gradient, aux = found.pop("everything")
+  gradient, aux = found.pop("all")
   for other, seen in found.values():
     jax.tree.map(np.testing.assert_array_equal, seen, aux)
     for a, b in zip(*map(jax.tree.leaves, (gradient, other)), strict=True):
       np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11 * np.abs(a).max())
-  assert kept["blocks"] < 0.9 * kept["convolutions"] < 0.5 * kept["everything"]
+  assert kept["blocks"] < 0.9 * kept["convolutions"] < 0.5 * kept["all"]
   # The small stem alone is computed again: with its stage, and for it.
   conv = variables["params"]["conv1"]["kernel"].size
   again = 2 * 2 * 8 * 18 * 18 * conv if stem == "cifar" else 0
-  assert flops["convolutions"] == flops["everything"] + again < flops["blocks"]
+  assert flops["convolutions"] == flops["all"] + again < flops["blocks"]
 
 
 def test_only_the_outputs_of_convolutions_wait_for_the_backward_pass():
-  model = models.resnet18(width=4, dtype=jnp.bfloat16)
+  model = models.resnet18(width=4, dtype=jnp.bfloat16).clone(keep="convolutions")
   x = jnp.zeros((6, 32, 32, 3))
   variables = jax.eval_shape(lambda: model.init(jax.random.key(0), x))
   found = waiting(model, variables, x)
@@ -107,7 +107,7 @@ def test_only_the_outputs_of_convolutions_wait_for_the_backward_pass():
 def test_every_start_of_a_run_is_accounted_for(tmp_path):
   config = tiny.config()
   config.train.epochs = 2
-  config.model.remat = True
+  config.model.keep = "blocks"
   before = time.time()
   run = loop.train(config, tmp_path, tiny.source())
   elapsed = time.time() - before
