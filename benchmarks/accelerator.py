@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import measure
 from ncl_jax import config as config_lib
 from ncl_jax.methods import implementations
-from ncl_jax.preflight import memory_plan
+from ncl_jax.preflight import memory_plan, targets
 from ncl_jax.runtime import sharding, timing
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
@@ -62,7 +62,7 @@ def step_row(case, batch, flags, mesh):
   config.augment.size = size
   config.augment.mean, config.augment.std = (0.5,) * 3, (0.25,) * 3
   config.train.batch_size = batch
-  source = memory_plan.dummy_data(config, shape)
+  source = targets.dummy_data(config, shape)
   config = config_lib.resolve(config, source)
   optimizer, learning_rate = optimizer_lib.make_optimizer(
     config, source.steps_per_epoch(batch)

@@ -6,8 +6,9 @@ The real train step is compiled for the topology. Nothing is trained, and no dat
 read if their shape is known. A TPU topology needs libtpu (pip install '.[tpu]') but no
 TPU; cpu:8 stands for eight simulated devices. Prints the memory that a device needs and
 for what, whether it fits, the arithmetic, and the collectives. Speed cannot be measured
-here. Compiling a large network to machine code takes minutes; --nocode stops before
-that, without the program's own memory and count of arithmetic.
+here; the roofline of a TPU is a bound. Compiling a large network to machine code takes
+minutes; --nocode stops before that, without the program's own memory and count of
+arithmetic.
 """
 
 import os
@@ -35,7 +36,7 @@ _CODE = flags.DEFINE_bool("code", True, "compile to machine code")
 
 def main() -> None:
   """Compiles and prints."""
-  from ncl_jax.preflight import memory_plan
+  from ncl_jax.preflight import memory_plan, plan_page, targets
 
   config = _CONFIG.value
   if _BATCH.value:
@@ -50,14 +51,14 @@ def main() -> None:
     dump = pathlib.Path(tempfile.mkdtemp(prefix="plan-"))
     memory_plan.dump_to(dump)
   try:
-    devices = memory_plan.devices(topology)
-    source = memory_plan.dummy_data(config, shape)
+    devices = targets.devices(topology)
+    source = targets.dummy_data(config, shape)
     found = memory_plan.plan(config, source, devices, dump, _CODE.value)
   finally:
     if dump:
       shutil.rmtree(dump, ignore_errors=True)
   title = f"{config.method.upper()} on {config.data.source}, {topology}"
-  print(memory_plan.text(found, title))
+  print(plan_page.text(found, title))
   if not _CODE.value:
     sys.stdout.flush()
     os._exit(0)  # nothing else stops the compiler

@@ -4,7 +4,6 @@ The step is the one that `train` runs; its data are stood in for by their shapes
 need the package libtpu and no TPU.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -18,16 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import topologies
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import methods
-from ncl_jax.data.source import Source, Split
+from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.runtime import compiler, hlo, sharding, timing
-from ncl_jax.training import input_pipeline, workdir
+from ncl_jax.runtime import compiler, hlo, hlo_cost, sharding, timing
+from ncl_jax.training import input_pipeline
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
@@ -41,16 +39,6 @@ MEMORY_GIB = {
   "TPU v5 lite": 16,
   "TPU v5": 95,
   "TPU v6": 32,
-}
-
-# (training images, height, width, channels, classes) of sets that need not be at hand.
-KNOWN = {
-  "digits": (1_438, 8, 8, 1, 10),
-  "tfds:cifar10": (50_000, 32, 32, 3, 10),
-  "tfds:cifar100": (50_000, 32, 32, 3, 100),
-  "tfds:fashion_mnist": (60_000, 28, 28, 1, 10),
-  "tfds:imagenet2012": (1_281_167, 256, 256, 3, 1_000),
-  "folder:imagenet100": (126_689, 256, 256, 3, 100),
 }
 
 
@@ -74,6 +62,8 @@ class Plan:
     counted_flops: the compiler's count of a device's program, a loop's body once.
     collectives: by kind, see `hlo.collectives`.
     views: of each image.
+    keep: what is saved for backward, as `model.keep`.
+    operations: of a call on a device, see `hlo_cost`.
   """
 
   devices: int
@@ -91,6 +81,8 @@ class Plan:
   counted_flops: float = 0.0
   collectives: tuple[hlo.Collective, ...] = ()
   views: int = 2
+  keep: str = "all"
+  operations: tuple[hlo_cost.Operation, ...] = ()
 
   @property
   def total(self) -> int:
@@ -103,69 +95,6 @@ class Plan:
     if self.too_large:
       return False
     return None if self.limit is None else self.total <= self.limit
-
-
-def devices(topology: str) -> Sequence[jax.Device]:
-  """The devices of a machine that need not be at hand.
-
-  Args:
-    topology: "GENERATION:SHAPE", as "v5e:4x4" or "v4:2x2x2", in chips; "cpu:N" for N
-      simulated ones of this machine.
-
-  Raises:
-    InputError: for an unknown one, or where libtpu is not installed.
-  """
-  # The machine's own accelerator is not needed, and asking for it may take minutes.
-  with contextlib.suppress(RuntimeError):  # jax has started, on CPU in our tests
-    jax.config.update("jax_platforms", "cpu")
-  kind, _, shape = topology.partition(":")
-  if kind == "cpu" and shape.isdigit() and int(shape):
-    with contextlib.suppress(RuntimeError):
-      jax.config.update("jax_num_cpu_devices", int(shape))
-    if jax.device_count() < int(shape):
-      raise InputError(f"topology {topology}: jax runs with {jax.device_count()}")
-    return jax.devices()[: int(shape)]
-  if not re.fullmatch(r"v\w+:\d+(x\d+)+", topology):
-    raise InputError(f"topology {topology!r}; allowed: cpu:8, v5e:4x4, v4:2x2x2, ...")
-  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this is no machine of Google's
-  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-  # Of a v4 chip's two cores one device is made, as on the real machines.
-  options = {"chip_config_name": "megacore"} if kind == "v4" else {}
-  try:
-    return topologies.get_topology_desc(topology, "tpu", **options).devices
-  except RuntimeError as error:
-    if "not installed" in str(error):
-      raise InputError(
-        f"topology {topology}: libtpu is not installed: pip install '.[tpu]'"
-      ) from error
-    raise InputError(f"topology {topology}: {str(error).splitlines()[0]}") from error
-
-
-def dummy_data(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
-  """A source of the data's shapes, which takes no memory.
-
-  Args:
-    config: names the data.
-    shape: (training images, height, width, channels, classes); (): from what is known,
-      else from the data themselves.
-  """
-  shape = tuple(shape) or KNOWN.get(config.data.source, ())
-  if not shape:
-    return workdir.load_source(workdir.streamed(config))
-  if len(shape) != 5 or min(shape[:4]) < 1:
-    raise InputError(
-      f"data shape {shape}; allowed: training images, height, width, channels, classes"
-    )
-  count, height, width, channels, classes = shape
-  if config.data.image_size:
-    height = width = config.data.image_size
-  count = config.data.train_examples or count
-  # One zero, seen from everywhere.
-  images = np.broadcast_to(np.uint8(0), (count, height, width, channels))
-  labels = np.zeros(count, np.int32) - (not classes)
-  split = Split(images, labels)
-  names = tuple(map(str, range(classes)))
-  return Source(config.data.source, {"train": split, "test": split}, names)
 
 
 def dump_to(folder: pathlib.Path) -> None:
@@ -236,6 +165,7 @@ def plan(
     },
     "limit": _limit(mesh),
     "views": config_lib.views(config),
+    "keep": config.model.keep,
     "model_flops": batch * model_flops(config, source),
   }
   began = time.perf_counter()
@@ -270,7 +200,7 @@ def plan(
     temp=temp,
     program=memory.generated_code_size_in_bytes,
     counted_flops=costs.get("flops", 0.0),
-    collectives=tuple(hlo.collectives(compiled.as_text())),
+    **_counted(compiled.as_text()),
   )
 
 
@@ -306,7 +236,14 @@ def _until_planned(
   return {
     "compile_seconds": seconds,
     "temp": temp,
-    "collectives": tuple(hlo.collectives(program.read_text())),
+    **_counted(program.read_text()),
+  }
+
+
+def _counted(program: str) -> dict[str, Any]:
+  return {
+    "collectives": tuple(hlo.collectives(program)),
+    "operations": tuple(hlo_cost.operations(program)),
   }
 
 
@@ -382,56 +319,3 @@ def _reason(message: str) -> str:
   """The sentence with the sizes, of pages."""
   found = re.search(r"Used \S+ of \S+ hbm[^\n]*", message)
   return found[0].strip() if found else message.splitlines()[0]
-
-
-def text(found: Plan, title: str) -> str:
-  """A plan as a page to read.
-
-  Args:
-    found: from `plan`.
-    title: what was planned.
-  """
-  share = found.batch // found.devices
-  lines = [
-    title,
-    f"{found.devices} x {found.kind}, batch {found.batch:,} = {share:,} images a device"
-    f", {found.steps_per_call} step(s) a call, loss {found.form}",
-    f"{'compiled' if found.program else 'memory planned'} in "
-    f"{found.compile_seconds:.0f} s",
-    "",
-    "MiB per device",
-  ]
-  rows = dict(found.arguments)
-  if not found.too_large:
-    views = found.views * share
-    rows[f"temporary ({found.temp / views / 2**20:.2f} a view)"] = found.temp
-    if found.program:
-      rows["program"] = found.program
-  rows["together"] = found.total
-  lines += [f"  {name:28} {size / 2**20:12,.1f}" for name, size in rows.items()]
-  if found.limit:
-    lines.append(f"  {'there are':28} {found.limit / 2**20:12,.1f}")
-  verdict = {True: "fits", False: "DOES NOT FIT", None: "memory unknown here"}
-  lines.append(verdict[found.fits] + (f": {found.too_large}" * bool(found.too_large)))
-  if found.fits is False:
-    lines.append("less: --config.train.grad_cache_chunks=K, --config.model.remat=True")
-  lines += ["", f"network, TFLOP a step: {found.model_flops / 1e12:,.2f}"]
-  if found.too_large:
-    return "\n".join(lines)
-  if found.counted_flops:
-    lines.append(
-      f"compiler's count of a device's program, TFLOP: "
-      f"{found.counted_flops / 1e12:,.2f} (a loop's body once)"
-    )
-  lines += [
-    "",
-    "Collectives of a step, MiB of results on a device",
-  ]
-  for kind in sorted({c.kind for c in found.collectives}):
-    of_kind = [c for c in found.collectives if c.kind == kind]
-    size = sum(c.bytes for c in of_kind) / 2**20
-    lines.append(f"  {kind:28} {size:12,.2f} in {len(of_kind)}")
-    for what in sorted({c.origin for c in of_kind}):
-      part = [c.bytes for c in of_kind if c.origin == what]
-      lines.append(f"    {what:26} {sum(part) / 2**20:12,.2f} in {len(part)}")
-  return "\n".join(lines)

@@ -44,7 +44,7 @@ def collectives(text: str) -> Iterator[Collective]:
   channels = set()
   for match in _INSTRUCTION.finditer(text):
     shapes, kind, start = match.groups()
-    sizes = [_size(*array) for array in _ARRAY.findall(shapes)]
+    sizes = [array_bytes(*array) for array in _ARRAY.findall(shapes)]
     if start and kind == "collective-permute":
       sizes = sizes[1:2]
     elif start and kind != "all-reduce":
@@ -60,7 +60,8 @@ def collectives(text: str) -> Iterator[Collective]:
     yield Collective(kind, sum(sizes), _origin(name[1] if name else ""))
 
 
-def _size(dtype: str, shape: str) -> int:
+def array_bytes(dtype: str, shape: str) -> int:
+  """Bytes of an array, `shape` as in "2,3"."""
   count = 1
   for side in filter(None, shape.split(",")):
     count *= int(side)

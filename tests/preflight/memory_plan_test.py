@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import tiny
 
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.preflight import memory_plan
+from ncl_jax.preflight import memory_plan, plan_page, targets
 from ncl_jax.runtime import hlo
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
@@ -53,7 +54,7 @@ def test_collectives_are_read_from_a_program():
 @pytest.fixture(scope="module")
 def planned(two_blocks):
   source = tiny.source()
-  return memory_plan.plan(tiny.config(), source, memory_plan.devices("cpu:8")), source
+  return memory_plan.plan(tiny.config(), source, targets.devices("cpu:8")), source
 
 
 def test_memory_is_that_of_the_state_and_the_data(planned):
@@ -85,7 +86,7 @@ def test_what_is_sent_is_gradients_statistics_and_embeddings(planned):
 
 
 def test_the_page_tells_it(planned):
-  page = memory_plan.text(planned[0], "a title")
+  page = plan_page.text(planned[0], "a title")
   for part in ("a title", "8 x cpu, batch 16 = 2 images", "all-gather", "parameters"):
     assert part in page
   assert "memory unknown here" in page
@@ -101,38 +102,39 @@ def test_a_plan_that_does_not_fit_says_so():
   given_up = memory_plan.Plan(
     8, "TPU", 64, 1, "ring", 1.0, row, too_large="Used 9G of 4G hbm"
   )
-  page = memory_plan.text(given_up, "")
+  page = plan_page.text(given_up, "")
   assert "DOES NOT FIT: Used 9G" in page and "train.grad_cache_chunks" in page
 
 
 def test_data_are_stood_in_for():
   config = config_lib.defaults()
   config.data.source = "tfds:imagenet2012"
-  source = memory_plan.dummy_data(config)
+  source = targets.dummy_data(config)
   images = source.split("train").images
   assert images.shape == (1_281_167, 256, 256, 3) and source.num_classes == 1000
   assert images.strides == (0, 0, 0, 0)  # one byte in memory
   config.data.source, config.data.image_size = "folder:elsewhere", 64
-  source = memory_plan.dummy_data(config, (10, 5, 5, 1, 0))
+  source = targets.dummy_data(config, (10, 5, 5, 1, 0))
   assert source.split("train").images.shape == (10, 64, 64, 1)
   assert np.all(source.split("train").labels == -1)
   with pytest.raises(InputError, match="data shape"):
-    memory_plan.dummy_data(config, (10, 5))
+    targets.dummy_data(config, (10, 5))
 
 
 @pytest.mark.parametrize("name", ["v5e", "8", "cpu:0", "cpu:64", "v5e:4", "gpu:8"])
 def test_an_unknown_topology_is_refused(name):
   with pytest.raises(InputError, match="topology"):
-    memory_plan.devices(name)
+    targets.devices(name)
 
 
 # A minute each; at a batch of 4,096.
-CIFAR = ("--config=configs/cifar10.py:ncl",)
-IMAGENET = ("--config=configs/imagenet100.py:ncl",)
+KEEP = "--config.model.keep=convolutions"
+CIFAR = ("--config=configs/cifar10.py:ncl", KEEP)
+IMAGENET = ("--config=configs/imagenet100.py:ncl", KEEP)
 RESNET50 = (*IMAGENET, "--config.model.backbone=resnet50")
 CASES = {
   "resnet18-32px": CIFAR,
-  "resnet18-32px-remat": (*CIFAR, "--config.model.remat=True"),
+  "resnet18-32px-remat": (*CIFAR, "--config.model.keep=blocks"),
   "resnet18-224px": IMAGENET,
   "resnet50-224px": (*RESNET50, "--config.train.grad_cache_chunks=4"),
 }
@@ -168,6 +170,25 @@ def test_the_step_fits_on_a_tpu(case, topology):
   if case in LIMITS:
     a_view = float(done.stdout.split("temporary (")[1].split(" a view")[0])
     assert a_view <= LIMITS[case]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
+@pytest.mark.parametrize(("keep", "gigabytes"), [("all", 68.7), ("convolutions", 77.3)])
+def test_traffic_of_a_resnet50_stays_as_it_is(keep, gigabytes):
+  """Of main memory, on each of 32 v5e chips; docs/scaling.md has the same numbers."""
+  command = [sys.executable, "-m", "launch.plan", "--config=configs/imagenet100.py:ncl"]
+  command += ["--config.model.backbone=resnet50", f"--config.model.keep={keep}"]
+  done = subprocess.run(
+    [*command, "--batch=4096", "--topology=v5e:4x8", "--nocode"],
+    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
+    capture_output=True,
+    text=True,
+    timeout=3600,
+  )
+  assert done.returncode == 0, done.stderr
+  (found,) = re.findall(r"a step on a device: ([\d.]+) GB", done.stdout)
+  assert float(found) == pytest.approx(gigabytes, rel=0.03)
 
 
 LAYOUT = """BufferAssignment:

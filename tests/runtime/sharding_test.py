@@ -11,7 +11,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType
 
 from ncl_jax.errors import InputError
-from ncl_jax.preflight import memory_plan
+from ncl_jax.preflight import targets
 from ncl_jax.runtime import sharding
 
 
@@ -37,6 +37,15 @@ class Chip:
     self.process_index, self.id = process_index, id
 
 
+def test_slices_are_counted():
+  chips = [Chip(process, process) for process in range(4)]
+  assert sharding.slices(sharding.make_mesh(chips)) == 1
+  for chip in chips:
+    chip.slice_index = chip.id // 2
+  assert sharding.slices(sharding.make_mesh(chips)) == 2
+  assert sharding.slices(sharding.make_mesh()) == 1
+
+
 def test_devices_lie_in_the_order_of_their_processes():
   # A v5e slice of 4 x 4 chips, as its topology lies.
   owners = [0, 0, 1, 1, 1, 1, 0, 2, 3, 3, 3, 3, 2, 2, 2, 0]
@@ -54,7 +63,7 @@ def test_processes_are_neighbours_on_every_slice_of_a_tpu(kind):
     shapes = ["2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8"]
   else:
     shapes = ["2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"]
-  found = {shape: memory_plan.devices(f"{kind}:{shape}") for shape in shapes}
+  found = {shape: targets.devices(f"{kind}:{shape}") for shape in shapes}
   found["two slices"] = topologies.get_topology_desc(
     f"{kind}:{shapes[2]}", "tpu", num_slices=2
   ).devices

@@ -1,0 +1,80 @@
+"""The shortest time of a program on a device: by memory traffic or by arithmetic."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from ncl_jax.runtime import timing
+from ncl_jax.runtime.hlo_cost import Operation
+
+# Main memory's GB/s of one JAX device, by a part of its `device_kind`; the makers' data
+# sheets. The first that fits counts.
+BANDWIDTHS = {
+  "TPU v4": 1228,
+  "TPU v5 lite": 819,
+  "TPU v5": 2765,
+  "TPU v6": 1640,
+  "H200": 4800,
+  "H100": 3350,
+  "A100": 2039,  # with 80 GB
+}
+
+# Also told, whatever was planned for.
+COMPARED = ("H100", "A100")
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+  """Peaks of a device: bytes a second of main memory, bfloat16 FLOP a second."""
+
+  bytes: float
+  flops: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+  """The shortest time of a call.
+
+  Attributes:
+    machine: the device's peaks.
+    seconds: the sum over operations of the longer of their two times.
+    memory_bound: the fraction of it in which memory takes longer than arithmetic.
+  """
+
+  machine: Machine
+  seconds: float
+  memory_bound: float
+
+
+def machine(kind: str) -> Machine | None:
+  """The peaks of a `device_kind`; None where unknown."""
+
+  def of(table: dict[str, float]) -> float | None:
+    return next((table[name] for name in table if name in kind), None)
+
+  bandwidth, peak = of({k: float(v) for k, v in BANDWIDTHS.items()}), of(timing.PEAKS)
+  if bandwidth is None or peak is None:
+    return None
+  return Machine(bandwidth * 1e9, peak * 1e12)
+
+
+def bound(operations: Iterable[Operation], kind: str) -> Bound:
+  """The shortest time of operations that run one after the other.
+
+  Args:
+    operations: of a program.
+    kind: of a known machine.
+
+  >>> moved, computed = Operation(819_000_000, 0), Operation(0, 3 * 197_000_000_000)
+  >>> found = bound([moved, computed], "TPU v5 lite")
+  >>> found.seconds, found.memory_bound
+  (0.004, 0.25)
+  """
+  peaks = machine(kind)
+  assert peaks, kind
+  total = by_memory = 0.0
+  for operation in operations:
+    moving = operation.times * operation.bytes / peaks.bytes
+    computing = operation.times * operation.flops / peaks.flops
+    total += max(moving, computing)
+    by_memory += moving if moving > computing else 0.0
+  return Bound(peaks, total, by_memory / total if total else 0.0)
