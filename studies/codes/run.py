@@ -72,7 +72,7 @@ def main() -> None:
   parser.add_argument("--items", type=int, default=10_000)
   parser.add_argument("--queries", type=int, default=1000)
   parser.add_argument("--dimensions", type=int, default=512, help="D of the codes")
-  parser.add_argument("--active", default="8,16,32", help="dimensions of a code")
+  parser.add_argument("--active", default="16,32,8", help="dimensions of a code")
   parser.add_argument("--tune", action="store_true", help="compare settings, and end")
   parser.add_argument("--figure", default="", help="file for a figure: .svg or .png")
   flags = parser.parse_args()
@@ -83,22 +83,6 @@ def main() -> None:
   from studies.codes import rivals  # needs faiss
 
   items, queries, true = parts(rows, slice(flags.items), slice(-flags.queries, None))
-  searches = [rivals.dense(items, queries, K)]
-  for active in map(int, flags.active.split(",")):
-    size = ENTRY_BYTES * active
-    searches += rivals.compressed(items, queries, K, size)
-    for name, changed in CODES.items():
-      encoder = fitted(items, flags.dimensions, changed | {"n_active": active})
-      for method, search in searches_of(name, encoder, items, queries):
-        searches.append(rivals.Rival(method, size, search))
-  found = scored(searches, true)
-  # One thread each, so that CPU time is the time of a query.
-  rivals.faiss.omp_set_num_threads(1)
-  contestants = {str(i): one.search for i, one in enumerate(searches)}
-  with threadpoolctl.threadpool_limits(1):
-    spent = measure.interleaved(contestants, flags.repeats)
-  for i, row in enumerate(found):
-    row["ms"] = 1000 * spent[str(i)]["cpu"] / len(queries)
   document = {
     "embeddings": pathlib.Path(flags.embeddings).name,
     "items": len(items),
@@ -106,13 +90,31 @@ def main() -> None:
     "width": items.shape[1],
     "dimensions": flags.dimensions,
     "machine": measure.machine(),
-    "rows": found,
+    "rows": [],
   }
-  if flags.json:
-    pathlib.Path(flags.json).write_text(json.dumps(document, indent=1) + "\n")
+  # One thread each, so that CPU time is the time of a query.
+  rivals.faiss.omp_set_num_threads(1)
+  for active in map(int, flags.active.split(",")):
+    size = ENTRY_BYTES * active
+    searches = [rivals.dense(items, queries, K)]
+    searches += rivals.compressed(items, queries, K, size)
+    for name, changed in CODES.items():
+      encoder = fitted(items, flags.dimensions, changed | {"n_active": active})
+      for method, search in searches_of(name, encoder, items, queries):
+        searches.append(rivals.Rival(method, size, search))
+    found = scored(searches, true)
+    contestants = {str(i): one.search for i, one in enumerate(searches)}
+    with threadpoolctl.threadpool_limits(1):
+      spent = measure.interleaved(contestants, flags.repeats)
+    for i, row in enumerate(found):
+      row["ms"] = 1000 * spent[str(i)]["cpu"] / len(queries)
+    document["rows"] += found
+    # After each size, so that a run that is stopped leaves something.
+    if flags.json:
+      pathlib.Path(flags.json).write_text(json.dumps(document, indent=1) + "\n")
   print("\n".join(shown(document)))
   if flags.figure:
-    draw(found, flags.figure)
+    draw(document["rows"], flags.figure)
 
 
 def read(file: str) -> np.ndarray:
@@ -217,6 +219,7 @@ def shown(document: dict[str, Any]) -> list[str]:
   for row in document["rows"]:
     by[row["bytes"]][row["method"]] = row
   whole = by.pop(4 * document["width"])["dense"]
+  by = dict(sorted(by.items()))
   quality, better, time = [], [], []
   for size, rows in by.items():
     first = {"bytes": size, "active": size // ENTRY_BYTES}
