@@ -24,6 +24,7 @@ DATA = [
     "emoji/data",
     "harder/data",
     "keywords/data",
+    "codes/data",
   ),
   *("families/data", "families/data/long", "families/data/slow"),
 ]
