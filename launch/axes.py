@@ -13,7 +13,7 @@ from absl import flags
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 
-_OTHER = flags.DEFINE(cli.PATH, "other", "", "work directory of the other run")
+_OTHER = flags.DEFINE(cli.WORKDIR, "other", "", "work directory of the other run")
 
 
 def main(workdir: str, step: int | None) -> None:

@@ -34,7 +34,7 @@ _CONFIG = config_flags.DEFINE_config_file(
   None,
   f"{cli.CONFIG}; with ncl,TRANSFORM after a colon for another transform",
 )
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the comparison")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the comparison")
 _EVALUATORS = flags.DEFINE_list(
   "evaluators", "all", "all, or some, as docs/evaluation.md names them"
 )

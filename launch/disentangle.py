@@ -15,7 +15,7 @@ from absl import flags
 from ncl_jax import cli
 
 cli.define_data_source()
-_WORKDIRS = flags.DEFINE(cli.PATHS, "workdirs", None, "directories of training runs")
+_WORKDIRS = flags.DEFINE(cli.WORKDIRS, "workdirs", None, "directories of training runs")
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from absl import flags
 from ncl_jax import cli
 
 cli.define_data_source()
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE(cli.PATH, "versus", "", "directory of a run to compare with")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE(cli.WORKDIR, "versus", "", "directory of a run to compare with")
 _STEP = flags.DEFINE_integer("step", None, "step of the checkpoint; default: newest")
-_OUT = flags.DEFINE(cli.PATH, "out", "", "the file; default: WORKDIR/explorer.html")
+_OUT = flags.DEFINE(cli.WORKDIR, "out", "", "the file; default: WORKDIR/explorer.html")
 _SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes longer")
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     out=_OUT.value or None,
     sepin=_SEPIN.value,
   )
-  print(f"Explorer: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+  print(f"Explorer: {path} ({len(path.read_bytes()) / 1e6:.1f} MB)")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from absl import flags
 from ncl_jax import cli
 
 cli.define_data_source()
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
-_VERSUS = flags.DEFINE(cli.PATH, "versus", None, "directory of a run to compare with")
-_OUT = flags.DEFINE(cli.PATH, "out", "", "the folder; default: WORKDIR/figures")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of a training run")
+_VERSUS = flags.DEFINE(
+  cli.WORKDIR, "versus", None, "directory of a run to compare with"
+)
+_OUT = flags.DEFINE(cli.WORKDIR, "out", "", "the folder; default: WORKDIR/figures")
 
 
 def main() -> None:

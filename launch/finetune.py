@@ -23,7 +23,7 @@ def main(workdir: str, step: int | None) -> None:
 
   stem = workdir_lib.read_config(workdir).model.stem
   recipe = for_stem(stem, **({"epochs": finetune.EPOCHS} | _RECIPE()))
-  folder = paths.local(workdir) / "eval" / "finetune"
+  folder = paths.absolute(workdir) / "eval" / "finetune"
   execute.run(finetune.evaluate, workdir, step, recipe=recipe, folder=folder)
 
 

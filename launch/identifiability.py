@@ -19,7 +19,7 @@ from ncl_jax.host import paths
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "the recipe latent, or a file like it"
 )
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the result")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the result")
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
   config = _CONFIG.value
   rows, claims = study.run(config)
   shown = study.text(rows, claims, config)
-  folder = paths.local(_WORKDIR.value or "").resolve()
+  folder = paths.absolute(_WORKDIR.value or "")
   study.write(folder, rows, claims, shown)
   print(shown)
   failed = [claim.text for claim in claims if not claim.holds]

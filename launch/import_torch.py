@@ -17,7 +17,7 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _FILE = flags.DEFINE(cli.PATH, "file", None, "the checkpoint to read")
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory to make")
 _CLASSIFIER = flags.DEFINE_bool(
   "classifier", True, "import the classifier; --noclassifier for other classes"
 )

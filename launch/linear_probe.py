@@ -40,7 +40,7 @@ def main(workdir: str, step: int | None) -> None:
     step,
     layers=layers,
     recipe=for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE())),
-    folder=paths.local(workdir) / "eval" / "linear_probe",
+    folder=paths.absolute(workdir) / "eval" / "linear_probe",
   )
 
 

@@ -19,7 +19,7 @@ from ncl_jax import cli
 NAMES = ("cifar10", "cifar100", "imagenet100")
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the reproduction")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the estimated hours")
 _RATE = flags.DEFINE_float(

@@ -8,21 +8,20 @@ training images: the image, its test view, and random training views. With --wor
 settings are those of a run, and the file is WORKDIR/views.png.
 """
 
-import pathlib
-
 from absl import flags
 from ml_collections import config_flags
 
 from ncl_jax import cli
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, cli.CONFIG)
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(
-  cli.PATH, "workdir", "", "instead of --config: directory of a training run"
+  cli.WORKDIR, "workdir", "", "instead of --config: directory of a training run"
 )
 _OUT = flags.DEFINE(
-  cli.PATH, "out", "", "the file; default: views.png, or in --workdir"
+  cli.WORKDIR, "out", "", "the file; default: views.png, or in --workdir"
 )
 _IMAGES = flags.DEFINE_integer("images", 8, "number of images", lower_bound=1)
 _VIEWS = flags.DEFINE_integer("views", 8, "random views of each image", lower_bound=1)
@@ -37,7 +36,7 @@ def main() -> None:
     raise InputError("give either --config or --workdir: see --help")
   config = _CONFIG.value or workdir.read_config(_WORKDIR.value)
   path = show_views.write(
-    _OUT.value or pathlib.Path(_WORKDIR.value) / "views.png",
+    _OUT.value or paths.absolute(_WORKDIR.value) / "views.png",
     config,
     workdir.load_source(workdir.streamed(config)),
     images=_IMAGES.value,

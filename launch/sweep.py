@@ -18,7 +18,7 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method where the grid has none"
 )
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of the sweep")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
 _EVALUATORS = flags.DEFINE_list(
   "evaluators", "feature_stats,knn", "evaluators of each trial, see ncl evaluate"

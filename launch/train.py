@@ -26,7 +26,7 @@ from ncl_jax import cli
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of this run")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned run and exit")
 _PROFILE = flags.DEFINE_string(
   "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"

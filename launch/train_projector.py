@@ -21,8 +21,10 @@ from ncl_jax.errors import InputError
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
-_BACKBONE = flags.DEFINE(cli.PATH, "backbone", None, "file, or work directory of a run")
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory to make")
+_BACKBONE = flags.DEFINE(
+  cli.WORKDIR, "backbone", None, "file, or work directory of a run"
+)
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory to make")
 _VIEWS = flags.DEFINE_integer("views", 4, "random views of each image, even")
 _EPOCHS = flags.DEFINE_integer("epochs", 100, "passes over the images")
 

@@ -61,11 +61,21 @@ class _Path(flags.ArgumentParser):
     return argument
 
 
-class _Paths(flags.ListParser):
-  """Several paths, separated by commas."""
+class _Workdir(flags.ArgumentParser):
+  """A work directory, of this machine or in a bucket."""
+
+  syntactic_help = "a path or gs://BUCKET/FOLDER"
+
+  def parse(self, argument: str) -> str:
+    paths.absolute(argument)
+    return argument
+
+
+class _Workdirs(flags.ListParser):
+  """Several work directories, separated by commas."""
 
   def parse(self, argument: Any) -> list[str]:
-    return [PATH.parse(path) for path in super().parse(argument)]
+    return [WORKDIR.parse(path) for path in super().parse(argument)]
 
 
 class _Source(flags.ArgumentParser):
@@ -88,7 +98,8 @@ class _Sources(flags.ListParser):
 
 # Of every flag that takes a path or a data set, for `flags.DEFINE`: what is none is
 # refused before anything is done.
-PATH, PATHS, SOURCE, SOURCES = _Path(), _Paths(), _Source(), _Sources()
+PATH, SOURCE, SOURCES = _Path(), _Source(), _Sources()
+WORKDIR, WORKDIRS = _Workdir(), _Workdirs()
 ARRAYS = _Path("arrays:")
 # What --config takes.
 CONFIG = "name of a recipe, FILE.py, or the config.json of a run"
@@ -145,7 +156,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
   define_data_source()
-  workdir = flags.DEFINE(PATH, "workdir", None, "directory of a training run")
+  workdir = flags.DEFINE(WORKDIR, "workdir", None, "directory of a training run")
   step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
   follow = flags.DEFINE_bool(
     "watch", False, "each checkpoint as it appears, until the training is complete"

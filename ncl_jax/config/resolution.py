@@ -54,7 +54,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         f"{source.name} have {channels} channels"
       )
   if config.train.init_from:
-    run = paths.local(config.train.init_from).resolve()
+    run = paths.absolute(config.train.init_from)
     config.train.init_from = str(run)
   if not config.train.batch_size:
     # The largest power of two that leaves eight steps an epoch, within [8, 256].

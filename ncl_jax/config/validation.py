@@ -67,8 +67,8 @@ def validate(config: ConfigDict) -> None:
   for spec in (config.data.source, config.eval.transfer, *config.eval.ood):
     if spec:
       data.check(spec)
-  for file in (config.data.classes_file, config.train.init_from):
-    paths.local(file)
+  paths.local(config.data.classes_file)
+  paths.absolute(config.train.init_from)
   data.cache_folder(config.data.decoded_cache, config.data.source)
   for key in POSITIVE:
     if not (math.isfinite(get(config, key)) and get(config, key) > 0):

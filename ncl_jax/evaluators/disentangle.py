@@ -4,6 +4,7 @@ Beside a run's features stand those of the untrained network, as many principal
 components of the pixels, and the run's own with the images shuffled.
 """
 
+import io
 import pathlib
 from typing import Any
 
@@ -14,11 +15,13 @@ from ml_collections import ConfigDict
 
 from ncl_jax.data import subset
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError, naming
+from ncl_jax.errors import InputError
 from ncl_jax.evaluators.registry import evaluator
 from ncl_jax.evaluators.run import Run
+from ncl_jax.host import paths
 from ncl_jax.metrics import factors as factor_metrics
 from ncl_jax.report.figures import drawing
+from ncl_jax.runtime import jsonl
 
 IMAGES = 4000
 # Of dSprites: what a positive pair need not share, so that training deletes it.
@@ -182,9 +185,10 @@ def draw(
     ax.set_yticks(range(len(names)), names)
     ax.set_xlabel("dimension of f, sorted by the factor that it tells most about")
     figure.colorbar(image, ax=ax, label="I / H")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with naming(file):
-      figure.savefig(file, format="png", metadata={"Software": None})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", metadata={"Software": None})
+  paths.make(file.parent)
+  jsonl.replace(file, drawn.getvalue())
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:

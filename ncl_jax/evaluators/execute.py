@@ -17,6 +17,7 @@ from ncl_jax.errors import Failed, Stopped
 from ncl_jax.evaluators import registry
 from ncl_jax.evaluators.registry import Evaluator
 from ncl_jax.evaluators.run import Run, open_run
+from ncl_jax.host import paths
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import fingerprints
 
@@ -135,7 +136,7 @@ def evaluate(evaluator: Evaluator, opened: Run, **options: Any) -> dict[str, Any
     _log(opened.step, result)
     file = opened.path / "eval" / f"{name}.jsonl"
     try:
-      file.parent.mkdir(exist_ok=True)
+      paths.make(file.parent)
       jsonl.append(file, row)
     except OSError as error:
       raise Failed(

@@ -147,7 +147,7 @@ def open_run(
     FileNotFoundError: if there is no config or no such checkpoint.
     InputError: if either cannot be used.
   """
-  path = paths.local(workdir).resolve()
+  path = paths.absolute(workdir)
   config = workdir_lib.read_config(path)
   sharding_lib.set_cpu_devices(config.train.batch_size, config.train.cpu_devices)
   source = source or workdir_lib.kept_source(config, "--data_source")

@@ -33,7 +33,7 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
   """
   if jax.distributed.is_initialized():
     raise InputError("--watch is for one process: each may see another checkpoint")
-  path = paths.local(workdir).resolve()
+  path = paths.absolute(workdir)
   failed: dict[int, str] = {}
   for step in follow(path):
     try:

@@ -67,7 +67,7 @@ def compare(
   source, evaluators, made, trained = settle(
     config, evaluators, controls, control_evaluators
   )
-  root = paths.local(workdir).resolve()
+  root = paths.absolute(workdir)
   labels = comparison_lib.LABELS | TRAINED
   with workdir_lib.alone(root, "comparing"):
     file = root / "measured.jsonl"

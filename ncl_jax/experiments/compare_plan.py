@@ -40,7 +40,7 @@ def describe(
     InputError: for all that would stop `compare.compare` before it trains.
   """
   source, evaluators, made, trained = compare.settle(config, **asked)
-  root = paths.local(workdir).resolve()
+  root = paths.absolute(workdir)
   folders = {
     (method, seed): root / f"seed{seed}" / method
     for seed in range(config.seed, config.seed + seeds)
@@ -98,6 +98,8 @@ def _images(source: Source, evaluators: Sequence[str]) -> float:
 
 
 def _disk(root: pathlib.Path, needed: int) -> list[str]:
+  if paths.in_bucket(root):
+    return [f"Disk      {dry_run.mib(needed)} of checkpoints"]
   place = next(folder for folder in (root, *root.parents) if folder.exists())
   free = shutil.disk_usage(place).free
   lines = [f"Disk      {dry_run.mib(needed)} of checkpoints; {dry_run.mib(free)} free"]

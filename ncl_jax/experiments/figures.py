@@ -85,7 +85,7 @@ def draw(
       if all(map(any, tested.values()))
       else None,
     ]
-  folder = paths.local(out or method.path / "figures").resolve()
+  folder = paths.absolute(out or method.path / "figures")
   return _written([x for x in pictures if x is not None], folder)
 
 
@@ -93,7 +93,7 @@ def _written(
   pictures: Sequence[drawing.Picture], folder: pathlib.Path
 ) -> list[pathlib.Path]:
   """The PNG and the SVG of each picture."""
-  folder.mkdir(parents=True, exist_ok=True)
+  paths.make(folder)
   files = []
   for picture in pictures:
     png = folder / pathlib.Path(picture.wide.file).name

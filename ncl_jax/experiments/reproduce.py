@@ -174,7 +174,7 @@ def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
         "before the runs is not changed after them; choose another --workdir"
       )
   elif jax.process_index() == 0:
-    path.mkdir(parents=True, exist_ok=True)
+    paths.make(path)
     jsonl.replace(file, json.dumps(text, indent=2, allow_nan=False) + "\n")
   return made
 
@@ -209,7 +209,7 @@ def reproduce(
     Failed: see `compare.compare`; there are no verdicts then.
   """
   config_lib.validate(config)
-  path = paths.local(directory).resolve()
+  path = paths.absolute(directory)
   source = workdir.load_source(workdir.streamed(config) if dry_run else config)
   before = forecast(config, source, seeds, accelerator, rate)
   if dry_run:

@@ -1,5 +1,6 @@
 """What the augmentations make of a data set, as a picture: a row an image."""
 
+import io
 import os
 import pathlib
 
@@ -14,6 +15,7 @@ from ncl_jax import augment, checks, numerics
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.host import paths
+from ncl_jax.runtime import jsonl
 
 CELL = 96  # pixels of a cell's side; views are enlarged by a whole number to fill it
 GAP = 6
@@ -41,10 +43,12 @@ def write(
   Returns:
     The absolute path.
   """
-  path = paths.local(file).resolve()
+  path = paths.absolute(file)
   pixels = picture(config, source, images=images, views=views)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  PIL.Image.fromarray(pixels).save(path, "png")
+  drawn = io.BytesIO()
+  PIL.Image.fromarray(pixels).save(drawn, "png")
+  paths.make(path.parent)
+  jsonl.replace(path, drawn.getvalue())
   return path
 
 

@@ -176,7 +176,7 @@ def sweep(
   for name in evaluators:
     checks.choice("evaluator", name, registry.single())
   made = trials(config, parse_grid(grid), recipe)
-  root = paths.local(workdir).resolve()
+  root = paths.absolute(workdir)
   with workdir_lib.alone(root, "sweeping"):
     return _sweep(made, root, evaluators)
 

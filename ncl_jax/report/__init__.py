@@ -26,8 +26,8 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   Returns:
     The content of `report.json`.
   """
-  folder = paths.local(directory)
-  (folder / "figures").mkdir(parents=True, exist_ok=True)
+  folder = paths.absolute(directory)
+  paths.make(folder / "figures")
   pictures = figures.draw(comparison)
   report = json_report.document(comparison, pictures)
   explorer.write(folder / page.EXPLORER, _exploration(comparison))

@@ -16,7 +16,7 @@ import itertools
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -26,43 +26,19 @@ from jax.sharding import Sharding
 
 from ncl_jax.checks import divergence
 from ncl_jax.errors import InputError, SaveError
-from ncl_jax.host import locks, paths
+from ncl_jax.host import paths
+from ncl_jax.runtime import lock
 
 FOLDER = "checkpoints"
 LOCK = ".checkpoints.lock"
-
-
-@contextlib.contextmanager
-def lock(file: pathlib.Path, use: str) -> Iterator[None]:
-  """Locks a directory against other processes.
-
-  The kernel releases the lock when the process ends, for whatever reason. On file
-  systems without locks, this only logs a warning.
-
-  Args:
-    file: the lock file; created if necessary, and names its owner.
-    use: what the directory is used for, in the message.
-
-  Raises:
-    InputError: if a running process holds the lock; names it.
-  """
-
-  def busy(owner: str) -> None:
-    raise InputError(
-      f"{file.parent} is in use: {owner} is {use} there. Wait for it, stop it, or "
-      "choose another --workdir"
-    )
-
-  with locks.held(file, busy):
-    yield
 
 
 class Checkpoints:
   """The checkpoints of one run; an open resource, to be used in a `with` block.
 
   Checkpoints from an interrupted copy are renamed. Partial checkpoints from a killed
-  run are deleted at the first save or restore. Therefore only one process at a time may
-  hold this resource.
+  run, and in a bucket from a copy, are deleted at the first save or restore.
+  Therefore only one process at a time may hold this resource.
 
   Args:
     workdir: of the run; the checkpoints are in its folder `checkpoints`.
@@ -76,10 +52,13 @@ class Checkpoints:
     self._folder, self._keep = _folder(workdir), keep
     self._saving: int | None = None
     self._held = contextlib.ExitStack()
+    self._check_lock: Callable[[], None] = lambda: None
     if jax.process_index() == 0:
-      self._folder.mkdir(parents=True, exist_ok=True)
+      paths.make(self._folder)
       place = self._folder.with_name(LOCK)
-      self._held.enter_context(lock(place, "writing checkpoints"))
+      self._check_lock = self._held.enter_context(
+        lock.hold(place, "writing checkpoints")
+      )
       _put_aside_incomplete(self._folder)
 
   @functools.cached_property
@@ -119,7 +98,8 @@ class Checkpoints:
     Raises:
       FloatingPointError: if a tensor holds NaN or infinity; names it. Nothing is saved,
         and earlier checkpoints are kept.
-      SaveError: if this or the previous save failed; earlier checkpoints are kept.
+      SaveError: if this or the previous save failed, or another process has taken the
+        lock; earlier checkpoints are kept.
     """
     import orbax.checkpoint as ocp
 
@@ -130,6 +110,7 @@ class Checkpoints:
       f"the checkpoint of step {step} is not written to {self._folder}",
     )
     self.wait()
+    self._check_lock()
     self.check_space(f"the checkpoint of step {step}", model, train)
     self._saving = step
     model, train = _copied(model), _copied(train)
@@ -153,6 +134,8 @@ class Checkpoints:
     Raises:
       SaveError: if there is less free space than the arrays take.
     """
+    if paths.in_bucket(self._folder):
+      return
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
     free = shutil.disk_usage(self._folder).free
     if free < needed:
@@ -297,7 +280,7 @@ def _copied(tree: Any) -> Any:
 
 def _folder(workdir: str | pathlib.Path) -> pathlib.Path:
   """The checkpoint folder, absolute because Orbax fails late on relative paths."""
-  return paths.local(workdir).resolve() / FOLDER
+  return paths.absolute(workdir) / FOLDER
 
 
 def _manager(folder: pathlib.Path, **options: Any) -> Any:
@@ -322,14 +305,24 @@ def _manager(folder: pathlib.Path, **options: Any) -> Any:
 
 
 def _is_complete(checkpoint: pathlib.Path) -> bool:
-  """Whether a checkpoint is complete, which an interrupted copy is not."""
+  """Whether a checkpoint is complete, which an interrupted copy or save is not."""
+  if paths.in_bucket(checkpoint):
+    import orbax.checkpoint as ocp
+
+    return ocp.utils.is_checkpoint_finalized(checkpoint)
   return all((checkpoint / name).exists() for name in ("_CHECKPOINT_METADATA", "model"))
 
 
 def _put_aside_incomplete(folder: pathlib.Path) -> None:
-  """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps."""
+  """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps.
+
+  In a bucket, where Orbax saves without renaming, it deletes them.
+  """
   for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
     if entry.name.isdigit() and not _is_complete(entry):
+      if paths.in_bucket(folder):
+        logging.warning("the checkpoint %s is not complete: it is deleted", entry)
+        continue
       renamed = _free(entry.with_name(f"incomplete-{entry.name}"))
       logging.warning("the checkpoint %s is not complete: now %s", entry, renamed.name)
       entry.rename(renamed)

@@ -16,6 +16,11 @@ import tqdm
 from absl import logging
 
 from ncl_jax.errors import naming
+from ncl_jax.host import paths
+from ncl_jax.runtime import bucket
+
+# An object of a bucket cannot grow. One that gets many rows is written so often.
+_SECONDS = 30.0
 
 
 def to_json(value: Any) -> Any:
@@ -40,7 +45,10 @@ def append(path: pathlib.Path, row: dict[str, Any]) -> None:
 
   If the last line was truncated by a kill or a full disk, it is terminated first.
   """
-  line = (json.dumps(to_json(row), allow_nan=False) + "\n").encode()
+  line = _line(row)
+  if paths.in_bucket(path):
+    bucket.append(path, line)
+    return
   with naming(path), path.open("ab+") as file:
     if file.seek(0, os.SEEK_END):
       file.seek(-1, os.SEEK_END)
@@ -50,18 +58,59 @@ def append(path: pathlib.Path, row: dict[str, Any]) -> None:
     os.fsync(file.fileno())
 
 
+class Log:
+  """A JSON-lines file that one process often appends to.
+
+  In a bucket, rows are kept in memory between writes of the whole object.
+
+  Args:
+    path: of the file.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    self._in_bucket = paths.in_bucket(path)
+    self._content: bytes | None = None
+    self._written, self._is_complete = time.monotonic(), True
+
+  def append(self, row: dict[str, Any]) -> None:
+    """As `append`; in a bucket, the row may be written later."""
+    if not self._in_bucket:
+      append(self._path, row)
+      return
+    if self._content is None:
+      self._content = b"".join(map(_line, read(self._path)))
+    self._content += _line(row)
+    self._is_complete = False
+    if time.monotonic() > self._written + _SECONDS:
+      self.flush()
+
+  def flush(self) -> None:
+    """Writes all rows."""
+    if not self._is_complete:
+      replace(self._path, self._content or b"")
+      self._written, self._is_complete = time.monotonic(), True
+
+
 def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
   """Replaces a JSON-lines file atomically."""
-  lines = (json.dumps(to_json(row), allow_nan=False) + "\n" for row in rows)
-  replace(path, "".join(lines))
+  replace(path, b"".join(map(_line, rows)))
+
+
+def _line(row: dict[str, Any]) -> bytes:
+  return (json.dumps(to_json(row), allow_nan=False) + "\n").encode()
 
 
 def replace(path: pathlib.Path, content: str | bytes) -> None:
   """Replaces a file atomically; text is encoded as UTF-8."""
+  data = content.encode() if isinstance(content, str) else content
+  if paths.in_bucket(path):
+    path.write_bytes(data)  # as a whole or not at all
+    return
   draft = path.with_name(f"{path.name}.tmp")
   with naming(path):
     with draft.open("wb") as file:
-      file.write(content.encode() if isinstance(content, str) else content)
+      file.write(data)
       file.flush()
       os.fsync(file.fileno())
     draft.replace(path)

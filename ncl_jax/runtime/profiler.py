@@ -8,6 +8,7 @@ import jax
 from absl import logging
 
 from ncl_jax.errors import InputError
+from ncl_jax.host import paths
 
 
 class Profile:
@@ -20,13 +21,15 @@ class Profile:
     folder: where the profile goes.
 
   Raises:
-    InputError: for other text.
+    InputError: for other text, or a folder in a bucket.
   """
 
   def __init__(self, steps: str, folder: pathlib.Path):
     found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)
     if steps and not (found and int(found[1]) <= int(found[2])):
       raise InputError(f"--profile={steps}: allowed is FIRST:LAST, such as 20:30")
+    if steps and paths.in_bucket(folder):
+      raise InputError(f"--profile={steps}: JAX writes profiles to local folders only")
     self._first, self._last = (int(found[1]), int(found[2])) if found else (0, 0)
     self._folder, self._running = folder, False
 

@@ -147,10 +147,10 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
 
 def _read(backbone: str | pathlib.Path) -> Any:
   """{"params": {"backbone"}, "batch_stats"} from a file or a work directory."""
-  path = paths.local(backbone)
+  path = paths.absolute(backbone)
   if path.is_dir():
     whole = sharding_lib.replicated(sharding_lib.make_mesh())
-    found, _ = checkpoint.load_model(path.resolve(), None, whole)
+    found, _ = checkpoint.load_model(path, None, whole)
     return _backbone_of(found)
   try:
     return interop.backbone_from_torch(interop.read(path))
@@ -258,6 +258,7 @@ def _fit(
   state = (params, jax.jit(optimizer.init)(params))
   if jax.process_index() == 0:
     jsonl.truncate(path / "metrics.jsonl", 0)  # of an attempt that was killed
+  log = jsonl.Log(path / "metrics.jsonl")
   progress = jsonl.Progress(epochs * steps, 0, size)
   for epoch in range(1, epochs + 1):
     key = jax.random.fold_in(numerics.key(config.seed), epoch)
@@ -266,9 +267,10 @@ def _fit(
     values = {name: float(value) for name, value in values.items()}
     if jax.process_index() == 0:
       row = {"step": epoch * steps, "epoch": float(epoch)}
-      jsonl.append(path / "metrics.jsonl", row | values)
+      log.append(row | values)
     progress.update(epoch * steps, f"loss {values['loss']:.4f}")
   progress.close()
+  log.flush()
   return state[0]
 
 

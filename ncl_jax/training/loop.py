@@ -257,6 +257,7 @@ class _Loop:
     """Ends background work."""
     self._feed.close()
     self._progress.close()
+    self._recorder.close()
     if self._best:
       self._best.close()
 

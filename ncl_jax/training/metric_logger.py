@@ -31,7 +31,7 @@ class Recorder:
     per_epoch: int,
     config: ConfigDict,
   ) -> None:
-    self._file, self._progress = file, progress
+    self._log, self._progress = jsonl.Log(file), progress
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
     self._width, self._transform = config_lib.widths(config)["z"], config.loss.transform
     self._warned: set[str] = set()
@@ -64,6 +64,11 @@ class Recorder:
     """Writes all queued metrics; raises as `add`."""
     while self._pending:
       self._take()
+    self._log.flush()
+
+  def close(self) -> None:
+    """Writes the metrics that were checked, as far as the file lacks them."""
+    self._log.flush()
 
   def check(self, step: int, count: int, values: dict[str, Any]) -> None:
     """Checks a call at once, and those before it; raises as `add`.
@@ -94,7 +99,7 @@ class Recorder:
       values |= jax.device_get(last)
       row = {"step": step, "epoch": step / self._per_epoch}
       if jax.process_index() == 0:
-        jsonl.append(self._file, row | values)
+        self._log.append(row | values)
       if step % self._per_epoch == 0:
         self._warn(row["epoch"], values)
 

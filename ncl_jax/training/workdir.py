@@ -17,7 +17,7 @@ from ncl_jax import data as data_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
-from ncl_jax.runtime import checkpoint, distributed, jsonl
+from ncl_jax.runtime import distributed, jsonl, lock
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import fingerprints
 
@@ -43,7 +43,7 @@ def prepare(
   """
   config_lib.validate(config)
   config = config_lib.resolve(config, source)
-  path = paths.local(workdir).resolve()
+  path = paths.absolute(workdir)
   if (path / "config.json").exists():
     _check_same(path, config, source)
     stored = _stored(path)
@@ -52,7 +52,7 @@ def prepare(
     raise InputError(f"{path} is neither empty nor a work directory of this program")
   elif config.train.init_from:
     # A run that has begun needs its origin no more.
-    origin = pathlib.Path(config.train.init_from)
+    origin = paths.absolute(config.train.init_from)
     if not (origin / "config.json").is_file():
       raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
   chunks = config.train.grad_cache_chunks
@@ -113,8 +113,7 @@ def alone(folder: pathlib.Path, use: str) -> Iterator[None]:
   if jax.process_index() != 0:
     yield
     return
-  folder.mkdir(parents=True, exist_ok=True)
-  with checkpoint.lock(folder / _LOCK, use):
+  with lock.hold(folder / _LOCK, use):
     yield
 
 
@@ -201,7 +200,7 @@ def read_config(workdir: str | pathlib.Path) -> ConfigDict:
     FileNotFoundError: if it has no config.json.
     InputError: if that file is not one of ours.
   """
-  config = _stored(paths.local(workdir).resolve())
+  config = _stored(paths.absolute(workdir))
   config.data.source = _moved_to or config.data.source
   cache = config.data.decoded_cache
   if cache and not paths.local(cache).is_dir():

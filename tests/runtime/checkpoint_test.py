@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ncl_jax.errors import InputError, SaveError, naming
-from ncl_jax.runtime import checkpoint
+from ncl_jax.runtime import checkpoint, lock
 
 
 def on(devices):
@@ -192,14 +192,14 @@ def test_without_locks_it_goes_on_with_a_warning(tmp_path, monkeypatch, caplog, 
     raise OSError(number, "none here")
 
   monkeypatch.setattr(fcntl, "flock", refuse)
-  with checkpoint.lock(tmp_path / "lock", "training"):
+  with lock.hold(tmp_path / "lock", "training"):
     assert f"{tmp_path / 'lock'} cannot be locked" in caplog.text
 
 
 def test_an_error_under_the_lock_keeps_its_own_file(tmp_path, monkeypatch):
   with (
     pytest.raises(OSError, match=r"^\[Errno 28\] full$") as told,
-    checkpoint.lock(tmp_path / "lock", "training"),
+    lock.hold(tmp_path / "lock", "training"),
   ):
     raise OSError(errno.ENOSPC, "full")
   assert told.value.filename is None
@@ -210,7 +210,7 @@ def test_an_error_under_the_lock_keeps_its_own_file(tmp_path, monkeypatch):
   monkeypatch.setattr(fcntl, "flock", broken)
   with (
     pytest.raises(OSError, match="broken: '.*lock'"),
-    checkpoint.lock(tmp_path / "lock", "training"),
+    lock.hold(tmp_path / "lock", "training"),
   ):
     pass
 

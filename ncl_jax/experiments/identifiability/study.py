@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from ncl_jax import nonneg
 from ncl_jax.experiments.identifiability import factorize, fit, measure
 from ncl_jax.experiments.identifiability import space as space_lib
+from ncl_jax.host import paths
 from ncl_jax.runtime import jsonl
 
 MAPS = {"cl": "identity", "ncl": "rep_relu", "ncl_relu": "relu"}
@@ -270,7 +271,7 @@ def write(
     found: from `run`.
     shown: from `text`.
   """
-  folder.mkdir(parents=True, exist_ok=True)
+  paths.make(folder)
   everything = {"rows": rows, "claims": [dataclasses.asdict(c) for c in found]}
   text = json.dumps(jsonl.to_json(everything), indent=1, allow_nan=False) + "\n"
   jsonl.replace(folder / "identifiability.json", text)

@@ -22,8 +22,8 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
   Returns:
     The absolute path.
   """
-  path = paths.local(file).resolve()
-  path.parent.mkdir(parents=True, exist_ok=True)
+  path = paths.absolute(file)
+  paths.make(path.parent)
   jsonl.replace(path, page.as_html(exploration))
   return path
 
