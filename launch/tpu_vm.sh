@@ -10,7 +10,8 @@
 # logged in. `create` asks for the slice as a queued resource; `install` waits for it.
 # SPOT= (empty) asks for a slice that is not preempted. VERSION, the image of the hosts,
 # follows from TYPE. SHARE, an NFS export that all hosts see, is mounted as /runs:
-# checkpoints and compiled programs outlive the slice there.
+# checkpoints and compiled programs outlive the slice there. Without SHARE, name a work
+# directory in a bucket: --workdir=gs://BUCKET/runs/a.
 #
 # `keep` creates the slice if need be and installs the commit that is checked out when
 # it starts. It ends with the training, with wrong input (exit code 2) and divergence
@@ -88,7 +89,7 @@ install() {
   on_all "if [ -e ncl_jax ]; then ncl_jax/launch/take_over.sh; fi && rm -rf ncl_jax && \
 mkdir ncl_jax && tar -xzf $archive -C ncl_jax && cd ncl_jax && pip3 install --user uv && \
 python3 -m uv venv --python 3.12 .venv && python3 -m uv pip install \
---constraints constraints.txt '.[tpu,tfds]' && touch installed-$commit"
+--constraints constraints.txt '.[tpu,tfds,gcs]' && touch installed-$commit"
 }
 
 train() {

@@ -85,6 +85,14 @@ def make(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
+def entries(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The sorted content of a folder; [] if it is missing."""
+  try:
+    return sorted(folder.iterdir())
+  except FileNotFoundError:  # also of an empty one in a bucket
+    return []
+
+
 def in_bucket(path: str | os.PathLike) -> bool:
   """Whether a path begins with gs:."""
   return scheme(path) == "gs"

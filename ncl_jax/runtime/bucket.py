@@ -78,7 +78,7 @@ def append(path: pathlib.Path, line: bytes) -> None:
     try:
       before = found.download_as_bytes() if found else b""
     except exceptions.NotFound:
-      continue  # of this generation any more
+      continue  # overwritten meanwhile
     if before == written:
       return  # the answer to the first attempt was lost, and it was repeated
     end = b"" if before.endswith(b"\n") or not before else b"\n"

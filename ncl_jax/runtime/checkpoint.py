@@ -245,11 +245,8 @@ def steps(workdir: str | pathlib.Path) -> list[int]:
 
 
 def _steps(folder: pathlib.Path) -> list[int]:
-  try:
-    entries = [entry for entry in folder.iterdir() if entry.name.isdigit()]
-  except FileNotFoundError:
-    return []
-  return sorted(int(entry.name) for entry in entries if _is_complete(entry))
+  found = [entry for entry in paths.entries(folder) if entry.name.isdigit()]
+  return sorted(int(entry.name) for entry in found if _is_complete(entry))
 
 
 def digest(tree: Any) -> str:
@@ -318,7 +315,7 @@ def _put_aside_incomplete(folder: pathlib.Path) -> None:
 
   In a bucket, where Orbax saves without renaming, it deletes them.
   """
-  for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+  for entry in paths.entries(folder):
     if entry.name.isdigit() and not _is_complete(entry):
       if paths.in_bucket(folder):
         logging.warning("the checkpoint %s is not complete: it is deleted", entry)

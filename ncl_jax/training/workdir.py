@@ -280,4 +280,4 @@ def _is_free(path: pathlib.Path) -> bool:
   """Whether a directory may become a work directory: nobody's files are in it."""
   # A kill between the two may leave the lock without a config.json.
   ours = {_LOCK, "config.json.tmp"}
-  return path.is_dir() and all(entry.name in ours for entry in path.iterdir())
+  return path.is_dir() and all(entry.name in ours for entry in paths.entries(path))

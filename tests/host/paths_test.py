@@ -13,7 +13,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.experiments import show_views, sweep
 from ncl_jax.host import paths
 from ncl_jax.report import explorer
-from ncl_jax.runtime import checkpoint
+from ncl_jax.runtime import checkpoint, profiler
 from ncl_jax.training import loop, workdir
 
 URLS = [
@@ -66,6 +66,66 @@ def test_other_paths_are_taken_as_they_are(path):
   assert str(paths.local(path)) == str(paths.pathlib.Path(path))
 
 
+BUCKETS = ["gs://bucket", "gs://bucket/run", "gs://a.b-c_1/Läufe/run 1/v2..1=x/"]
+NO_BUCKETS = [
+  *("gs://", "gs://b/r", "gs:/bucket/run", "GS://bucket/run", "gs://Bucket/run"),
+  *("gs://bucket//run", "gs://bucket/../run", "gs://bucket/.", "gs://bucket/a/.."),
+  *("gs://bucket/run?", "gs://bucket/run#1", "gs://bucket/*", "gs://bucket/[ab]"),
+  *("gs://bucket\\run", " gs://bucket/run"),
+]
+
+
+@pytest.fixture
+def with_gcsfs(monkeypatch):
+  """As if it were installed, and TensorFlow were asked for nothing."""
+  monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: name)
+  monkeypatch.setenv("EPATH_USE_TF", "0")
+
+
+@pytest.mark.parametrize("url", BUCKETS)
+def test_a_bucket_is_a_place_for_a_work_directory(url, with_gcsfs):
+  path = paths.absolute(url)
+  assert str(path) == url.rstrip("/") and paths.in_bucket(path)
+  assert str(path / "a" / "b") == f"{path}/a/b" and (path / "a").parent == path
+  assert paths.absolute(path) == path
+  paths.make(path)  # asks nobody
+
+
+@pytest.mark.parametrize("url", NO_BUCKETS)
+def test_what_looks_like_a_bucket_is_refused(url, with_gcsfs):
+  with pytest.raises(InputError, match="is not the path of a bucket; allowed: gs://BU"):
+    paths.absolute(url)
+
+
+def test_profiles_are_local(with_gcsfs):
+  folder = paths.absolute("gs://bucket/run/profile")
+  profiler.Profile("", folder)
+  with pytest.raises(InputError, match="--profile=1:2: .* local folders only"):
+    profiler.Profile("1:2", folder)
+
+
+def test_a_bucket_without_its_packages_names_them(monkeypatch):
+  monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(InputError, match=r"'gs://bucket/run': .*'ncl_jax\[gcs\]'"):
+    paths.absolute("gs://bucket/run")
+
+
+@pytest.mark.parametrize("url", [url for url in URLS if url[:2].lower() != "gs"])
+def test_other_urls_are_no_work_directories(url):
+  with pytest.raises(InputError, match="is a URL"):
+    paths.absolute(url)
+
+
+def test_local_work_directories_are_absolute(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "link").symlink_to("run")
+  assert paths.absolute("link/../a") == tmp_path / "a"
+  assert paths.absolute("./gs:/b") == tmp_path / "gs:" / "b"
+  assert not paths.in_bucket(tmp_path / "gs:" / "b")
+  paths.make(paths.absolute("a/b"))
+  assert (tmp_path / "a" / "b").is_dir()
+
+
 def test_the_home_of_nobody_is_one_sentence():
   with pytest.raises(InputError, match="home"):
     paths.local("~no_such_user_here/runs")
@@ -81,14 +141,21 @@ def text_flags(program):
   return {name for _, name in found} | ({"workdir"} if on_run else set())
 
 
+# Data must be local. A bucket's name has three letters.
+REFUSED = re.compile(r"is a URL \((gs|s3):\)|'gs://b/r' is not the path of a bucket")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_flag_that_takes_a_path_refuses_a_url(program, tmp_path, monkeypatch):
+@pytest.mark.parametrize("url", ["gs://b/r", "s3://b/r"])
+def test_every_flag_that_takes_a_path_refuses_a_url(
+  program, url, tmp_path, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   for name in sorted(text_flags(program) - OTHERS):
-    url = "folder:gs://b/r" if name in ("ood", "transfer") else "gs://b/r"
-    code, out, err = call(program, f"--{name}={url}")
+    given = f"folder:{url}" if name in ("ood", "transfer") else url
+    code, out, err = call(program, f"--{name}={given}")
     assert (code, out) == (2, ""), name
-    assert err.count("\n") == 1 and f"--{name}=" in err and "a URL (gs:)" in err, err
+    assert err.count("\n") == 1 and f"--{name}=" in err and REFUSED.search(err), err
   assert not list(tmp_path.iterdir())
 
 
@@ -100,7 +167,7 @@ def test_the_flags_that_programs_share_refuse_a_url(tmp_path, monkeypatch):
   for name in set(names) - OTHERS:
     form = "folder:" if name == "data_source" else ""
     code, _, err = call("knn", f"--{name}={form}gs://b/r")
-    assert code == 2 and "is a URL" in err, (name, err)
+    assert code == 2 and REFUSED.search(err), (name, err)
 
 
 @pytest.mark.parametrize("url", ["gs://b/c.py:ncl", "https://h/c.py"])
@@ -132,7 +199,7 @@ def test_every_setting_that_is_a_path_refuses_a_url(
   code, out, err = call(
     "train", config, f"--config.{setting}", f"--workdir={tmp_path}/W", *flags
   )
-  assert (code, out) == (2, "") and "is a URL" in err and err.count("\n") == 1
+  assert (code, out) == (2, "") and REFUSED.search(err) and err.count("\n") == 1
   assert not list(tmp_path.iterdir())
 
 
@@ -160,7 +227,7 @@ def test_every_function_that_takes_a_path_refuses_a_url(
   function, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(InputError, match=r"is a URL \(gs:\)"):
+  with pytest.raises(InputError, match=REFUSED):
     function()
   assert not list(tmp_path.iterdir())
 

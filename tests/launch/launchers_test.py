@@ -62,7 +62,7 @@ def test_without_arguments_they_explain_themselves(script):
   [
     ("create", ["queued-resources create pod --zone=z", "type=v4-64", "--spot"]),
     ("install", ["scp", "--worker=all", "/tmp/ncl_jax-"]),
-    ("install", ["ssh", "pip install --constraints constraints.txt '.[tpu,tfds]'"]),
+    ("install", ["ssh", "pip install --constraints constraints.txt '.[tpu,tfds,gcs]'"]),
     ("run", ["ssh", "--worker=all", "-m launch.train --distributed", r"/runs/a\ b"]),
     ("run", ["JAX_PLATFORMS=tpu,cpu", "JAX_COMPILATION_CACHE_DIR=/runs/"]),
     ("run", ["mountpoint -q /runs || sudo mount -t nfs 10.0.0.2:/runs /runs"]),

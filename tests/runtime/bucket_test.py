@@ -132,6 +132,22 @@ def test_checkpoints_come_back_and_a_save_that_was_cut_off_does_not(folder):
   assert not (folder / checkpoint.LOCK).exists()
 
 
+def test_a_local_run_goes_on_as_a_copy_in_a_bucket(folder, tmp_path):
+  import fsspec
+
+  model, train = trees()
+  with checkpoint.Checkpoints(tmp_path / "run") as checkpoints:
+    checkpoints.save(1, model=model, train=train)
+  (tmp_path / "run" / "checkpoints" / "2" / "model").mkdir(parents=True)
+  (tmp_path / "run" / "checkpoints" / "2" / "model" / "part").touch()
+  fsspec.filesystem("gcs").put(f"{tmp_path}/run/", str(folder), recursive=True)
+  assert checkpoint.steps(folder) == [1]
+  with checkpoint.Checkpoints(folder) as checkpoints:
+    assert checkpoints.restore(1, model=model, train=train)[1]["step"] == 7
+    checkpoints.save(2, model=model, train=train)
+  assert checkpoint.steps(folder) == [1, 2]
+
+
 @pytest.fixture
 def short(monkeypatch):
   monkeypatch.setattr(lock, "LEASE_SECONDS", 1.2)
@@ -271,43 +287,34 @@ def test_a_killed_run_goes_on_bit_for_bit_and_is_evaluated(folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_to_compile")
 def test_a_comparison_is_read_from_a_download(root, tmp_path):
-  run = f"{root}/compared"
-  code, out, err = call(
-    "compare",
-    "--config=digits",
-    f"--workdir={run}",
-    "--seeds=1",
-    "--evaluators=feature_stats,knn",
-    "--controls=untrained",
-    *SMALL,
-  )
-  assert (code, err) == (0, "") and "untrained" in out
-  code, out, _ = call("explore", f"--workdir={run}/seed0/ncl")
-  assert code == 0 and f"{run}/seed0/ncl/explorer.html (" in out
   import fsspec
 
-  copy = tmp_path / "copy"
+  def compare(workdir, *more):
+    what = ["--config=digits", "--seeds=1", "--controls=untrained", *SMALL, *more]
+    code, out, err = call(
+      "compare", f"--workdir={workdir}", "--evaluators=feature_stats,knn", *what
+    )
+    assert (code, err) == (0, "") and "untrained" in out
+    return out
+
+  run, copy = f"{root}/compared", tmp_path / "copy"
+  planned = compare(run, "--dry_run")
+  assert f"in {run};" in planned and planned.rstrip().endswith("MiB of checkpoints")
+  assert not paths.absolute(run).exists()
+  compare(run)
+  code, out, _ = call("explore", f"--workdir={run}/seed0/ncl")
+  assert code == 0 and f"{run}/seed0/ncl/explorer.html (" in out
   fsspec.filesystem("gcs").get(run, str(copy), recursive=True)
   page = (copy / "report" / "index.html").read_text()
   named = re.findall(r'(?:src|href|srcset)="(?!#|https?:|data:)([^" ]+)', page)
   assert "explorer.html" in named and sum(n.endswith(".png") for n in named) > 3
   assert all((copy / "report" / name).is_file() for name in named)
   assert not (copy / ".lock").exists()
-  # What was measured is not measured again, here or there.
-  before = (copy / "measured.jsonl").read_bytes()
-  for place in (run, copy):
-    code, _, err = call(
-      "compare",
-      "--config=digits",
-      f"--workdir={place}",
-      "--seeds=1",
-      "--evaluators=feature_stats,knn",
-      "--controls=untrained",
-      *SMALL,
-    )
-    assert (code, err) == (0, "")
-    assert (paths.absolute(place) / "measured.jsonl").read_bytes() == before
-  report = paths.absolute(run) / "report" / "report.json"
-  assert json.loads(report.read_text()) == json.loads(
-    (copy / "report" / "report.json").read_text()
-  )
+  # The copy is a comparison of its own: nothing is trained or measured again.
+  files = ("measured.jsonl", "seed0/cl/metrics.jsonl", "seed0/cl/speed.jsonl")
+  before = [(copy / file).read_bytes() for file in files]
+  report = json.loads((copy / "report" / "report.json").read_text())
+  compare(copy)
+  assert [(copy / file).read_bytes() for file in files] == before
+  again = json.loads((copy / "report" / "report.json").read_text())
+  assert again["metrics"] == report["metrics"]
