@@ -170,6 +170,7 @@ class _Lease:
 
 
 def _read(found: Any) -> tuple[str, float]:
-  """Owner of a lock and length of its lease in seconds; of a strange object, ours."""
+  """Owner of a lock and length of its lease in seconds."""
+  # Nobody holds a local lock file that was copied with its directory.
   told = found.metadata or {}
-  return told.get("owner", "another process"), float(told.get("seconds", LEASE_SECONDS))
+  return told.get("owner", "another process"), float(told.get("seconds", 0))

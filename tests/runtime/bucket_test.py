@@ -132,7 +132,7 @@ def test_checkpoints_come_back_and_a_save_that_was_cut_off_does_not(folder):
   assert not (folder / checkpoint.LOCK).exists()
 
 
-def test_a_local_run_goes_on_as_a_copy_in_a_bucket(folder, tmp_path):
+def test_a_local_run_goes_on_as_a_copy_in_a_bucket(folder, tmp_path, monkeypatch):
   import fsspec
 
   model, train = trees()
@@ -141,8 +141,10 @@ def test_a_local_run_goes_on_as_a_copy_in_a_bucket(folder, tmp_path):
   (tmp_path / "run" / "checkpoints" / "2" / "model").mkdir(parents=True)
   (tmp_path / "run" / "checkpoints" / "2" / "model" / "part").touch()
   fsspec.filesystem("gcs").put(f"{tmp_path}/run/", str(folder), recursive=True)
-  assert checkpoint.steps(folder) == [1]
+  assert checkpoint.steps(folder) == [1] and (folder / checkpoint.LOCK).exists()
+  monkeypatch.setattr(time, "sleep", None)  # nobody holds the copied lock
   with checkpoint.Checkpoints(folder) as checkpoints:
+    monkeypatch.undo()
     assert checkpoints.restore(1, model=model, train=train)[1]["step"] == 7
     checkpoints.save(2, model=model, train=train)
   assert checkpoint.steps(folder) == [1, 2]
