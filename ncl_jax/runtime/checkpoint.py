@@ -51,15 +51,14 @@ class Checkpoints:
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
     self._folder, self._keep = _folder(workdir), keep
     self._saving: int | None = None
-    self._held = contextlib.ExitStack()
     self._check_lock: Callable[[], None] = lambda: None
-    if jax.process_index() == 0:
-      paths.make(self._folder)
-      place = self._folder.with_name(LOCK)
-      self._check_lock = self._held.enter_context(
-        lock.hold(place, "writing checkpoints")
-      )
-      _put_aside_incomplete(self._folder)
+    with contextlib.ExitStack() as held:
+      if jax.process_index() == 0:
+        paths.make(self._folder)
+        place = self._folder.with_name(LOCK)
+        self._check_lock = held.enter_context(lock.hold(place, "writing checkpoints"))
+        _put_aside_incomplete(self._folder)
+      self._held = held.pop_all()
 
   @functools.cached_property
   def _manager(self) -> Any:
