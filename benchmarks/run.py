@@ -62,11 +62,11 @@ def render(out: pathlib.Path) -> str:
   lines = [
     "# Performance",
     "",
-    "After this page you know how fast each part is and how much memory it takes,",
-    "beside PyTorch, torchvision and scikit-learn. `python -m benchmarks.run` makes",
-    "the page; each table names its command. Contestants take turns for several",
-    "rounds, and the median counts. On a machine that does other work too, trust",
-    "ratios over seconds.",
+    "After this page you can judge how fast each part is and how much memory it takes,",
+    "compared with PyTorch, torchvision and scikit-learn. `python -m benchmarks.run`",
+    "generates this page, and each table names its command. The implementations take",
+    "turns for several rounds, and tables show medians. If the machine did other work,",
+    "ratios are more reliable than seconds.",
   ]
   for name, arguments in BENCHMARKS.items():
     file = out / f"{name}.json"

@@ -3,8 +3,8 @@
   ncl check --workdir=runs
 
 This takes one to two minutes on two CPU cores. It prints a line for each check: PASS,
-FAIL, or NOTE for information. The exit code is 1 if a check failed. With --workdir a
-checkpoint is written to that directory and removed again.
+FAIL, or NOTE for information. The exit code is 1 if a check fails. With --workdir it
+also writes a checkpoint to that directory and removes it again.
 """
 
 import sys
@@ -17,7 +17,7 @@ _WORKDIR = flags.DEFINE(
   cli.PATH,
   "workdir",
   None,
-  "directory in which to try a checkpoint; default: a temporary one",
+  "directory to test a checkpoint in; default: a temporary one",
 )
 
 

@@ -3,23 +3,25 @@
   ncl compare --config=digits --workdir=runs/digits --seeds=1
 
 The report is WORKDIR/report: index.html, report.md, report.json, figures/, and
-controls.txt with the table of all controls. Where data and network are the paper's, its
-numbers stand beside the measured ones. For two towers (recipes pairs and texts) the
+controls.txt with the table of all controls. If data and network are the paper's, the
+report also shows the paper's numbers. For two towers (recipes pairs and texts) the
 figures of ncl pairs come first.
 
 The same command resumes after an interruption. It reuses runs in the work directory and
 the results in WORKDIR/measured.jsonl.
 
-Faster: --evaluators=feature_stats,knn,linear_probe,retrieval --controls=untrained.
+To save time: --evaluators=feature_stats,knn,linear_probe,retrieval
+--controls=untrained.
 
-Default controls: the untrained network with the transform; CL cut to NCL's activation
-rates; CL rotated by varimax; and k-means of the pixels, of CL's h and of its f.
---controls=all adds the others that need no training; names, separated by commas, select
-some, and cl_l1 and cl_narrow train two more networks per seed. Without finetuning them:
+Default controls: the untrained network with the transform; CL with thresholds that give
+NCL's activation rates; CL rotated by varimax; and k-means of the pixels, of CL's h and
+of CL's f. --controls=all adds the other controls that need no training. Names,
+separated by commas, select some; cl_l1 and cl_narrow each train one more network per
+seed. To skip finetuning for controls:
 --control_evaluators=feature_stats,knn,linear_probe.
 
---dry_run reads a few images, prints the time, memory and disk that all of this needs,
-and exits.
+--dry_run reads a few images, prints the time, memory and disk space that the comparison
+needs, and exits.
 """
 
 from typing import Any
@@ -36,15 +38,15 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the comparison")
 _EVALUATORS = flags.DEFINE_list(
-  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
+  "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
 )
 _CONTROLS = flags.DEFINE_list(
-  "controls", "default", "what CL and NCL are held against: default, all, or names"
+  "controls", "default", "controls to evaluate: default, all, or names"
 )
 _CONTROL_EVALUATORS = flags.DEFINE_list(
   "control_evaluators",
   "all",
-  "of --evaluators, those that controls without training get",
+  "evaluators for controls that need no training; some of --evaluators",
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the plan and exit")
 _SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound=1)

@@ -1,12 +1,12 @@
-"""Evaluates runs: does a dimension stand for one factor?
+"""Evaluates runs: does each dimension stand for one factor?
 
   ncl disentangle --workdirs=runs/dsprites/cl,runs/dsprites/ncl
 
 Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each run, of
-its untrained network, of as many principal components of the pixels, and of its
-features with the images shuffled (chance). Only factors that positive pairs share are
-scored. For several runs of a method, such as seeds, it also prints mean and standard
-deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
+its untrained network, of the same number of principal components of the pixels, and of
+its features with the images shuffled (chance). Only factors that positive pairs share
+are scored. For several runs of a method, such as seeds, it also prints mean and
+standard deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
 WORKDIR/eval/disentangle.png: mutual information of dimensions and factors.
 """
 

@@ -13,8 +13,8 @@ other. With --dense it is an array named codes, for numpy.load.
 Prints a line for the full codes and for their first half, quarter and eighth: dims;
 active, the mean number of active dimensions in a code, and most, the largest; live,
 dimensions that are active in any code; empty, the number of all-zero codes; bytes of a
-code; and recall@10 of a tenth of the rows, at most 1,000, which are left out of
-training.
+code; and recall@10, whose queries are a tenth of the rows, at most 1,000, that are left
+out of training.
 """
 
 from absl import flags
@@ -35,8 +35,8 @@ _ENCODER = flags.DEFINE(
   cli.PATH, "encoder", None, "FILE.safetensors, new with --config"
 )
 _OUT = flags.DEFINE(cli.PATH, "out", "", "FILE.npz for the codes")
-_DIMS = flags.DEFINE_integer("dims", 0, "shorten the written codes; 0: all")
-_DENSE = flags.DEFINE_bool("dense", False, "write an array named codes, not sparse")
+_DIMS = flags.DEFINE_integer("dims", 0, "dimensions of the written codes; 0: all")
+_DENSE = flags.DEFINE_bool("dense", False, "write a dense array named codes")
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
   ncl evaluate --workdir=runs/cifar10-ncl
   ncl evaluate --workdir=runs/cifar10-ncl --watch --evaluators=knn,retrieval
 
-A failed evaluator stops no other. With --watch each new checkpoint is evaluated until
-training is complete. Results are lines of WORKDIR/eval/NAME.jsonl.
+If an evaluator fails, the others still run. With --watch each new checkpoint is
+evaluated until training is complete. Results are lines of WORKDIR/eval/NAME.jsonl.
 """
 
 from absl import flags
@@ -12,7 +12,7 @@ from absl import flags
 from ncl_jax import cli
 
 _EVALUATORS = flags.DEFINE_list(
-  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
+  "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
 )
 
 

@@ -1,11 +1,11 @@
-"""Writes a page that explores dimensions and images.
+"""Writes a page to explore dimensions and images.
 
   ncl explore --workdir=runs/cifar10-ncl --versus=runs/cifar10-cl
 
 The page is one HTML file, WORKDIR/explorer.html, that works offline. It shows the
-images that activate each dimension of f, the dimensions behind each image's code, and
-each image's neighbours with the dimensions they share. For a vision transformer it also
-shows attention. With --versus a switch shows another run, such as CL.
+images that activate each dimension of f, the active dimensions of each image, and each
+image's neighbours with the dimensions they share. For a vision transformer it also
+shows attention. With --versus you can switch to another run, such as CL.
 """
 
 from absl import flags
@@ -17,7 +17,7 @@ _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of a training r
 _VERSUS = flags.DEFINE(cli.WORKDIR, "versus", "", "directory of a run to compare with")
 _STEP = flags.DEFINE_integer("step", None, "step of the checkpoint; default: newest")
 _OUT = flags.DEFINE(cli.WORKDIR, "out", "", "the file; default: WORKDIR/explorer.html")
-_SEPIN = flags.DEFINE_bool("sepin", False, "also SEPIN of each dimension; takes longer")
+_SEPIN = flags.DEFINE_bool("sepin", False, "also show SEPIN; takes longer")
 
 
 def main() -> None:

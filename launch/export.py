@@ -3,8 +3,8 @@
   ncl export --workdir=runs/cifar10-ncl --out=ncl.safetensors --names=torch
   ncl export --workdir=runs/cifar10-ncl --features=test.npz --split=test
 
-The feature file holds h, z, f (float32), labels, ids, class_names and, for image files,
-their names, for numpy.load. An existing file is never replaced.
+The feature file, for numpy.load, holds h, z, f (float32), labels, ids, class_names and,
+for image files, their names. An existing file is never replaced.
 """
 
 from absl import flags

@@ -4,8 +4,9 @@
 
 WORKDIR/figures gets the images that activate single dimensions most, expected
 activations, correlation, training curves, the values of f, and t-SNE maps of h and f.
-If ncl selection evaluated both runs, also the accuracy over the number of dimensions
-kept. For two classifiers, such as CE and NCE, also the test accuracy over the steps.
+If ncl selection has evaluated both runs, also the accuracy against the number of
+dimensions kept. For two classifiers, such as CE and NCE, also the test accuracy during
+training.
 """
 
 from absl import flags

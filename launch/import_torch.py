@@ -4,8 +4,8 @@
       --workdir=runs/released
 
 The file may be .npz or .safetensors and, where torch is installed, .ckpt, .pth or .pt.
-Nothing in it is executed. The config must describe the file's network; a message lists
-differences.
+Nothing in it is executed. The config must describe the file's network; if it does not,
+the message lists the differences.
 """
 
 from absl import flags

@@ -3,8 +3,8 @@ r"""Measures how fast this host decodes training images.
   ncl input_rate --config=imagenet100:ncl \
       --config.data.source=folder:/data/imagenet100 --accelerator="TPU v5e"
 
-Leaves the network out. Prints images a second for the host and for one core, and the
-number of cores that one accelerator needs with the config's network.
+Runs without the network. Prints images a second for the host and for one core, and how
+many cores it takes to supply one accelerator with the config's network.
 """
 
 from absl import flags

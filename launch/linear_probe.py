@@ -3,11 +3,11 @@
   ncl linear_probe --workdir=runs/cifar10-ncl
   ncl linear_probe --workdir=runs/cifar10-ncl --protocol=sgd --layers=h
 
-The first fits logistic regression to the features by L-BFGS. The second is the paper's
-protocol: 50 epochs of augmented images through the frozen network. The flags from
---epochs on apply only to sgd; their defaults are the paper's values for the kind of
-network. The result is a line of WORKDIR/eval/linear_probe.jsonl. The same command
-resumes sgd from its checkpoints in WORKDIR/eval/linear_probe/.
+The first command fits logistic regression to the features by L-BFGS. The second uses
+the paper's protocol: 50 epochs of augmented images through the frozen network. The
+flags from --epochs on apply only to sgd; their defaults are the paper's values for the
+kind of network. The result is a line of WORKDIR/eval/linear_probe.jsonl. The same
+command resumes sgd from its checkpoints in WORKDIR/eval/linear_probe/.
 """
 
 from absl import flags

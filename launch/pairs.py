@@ -4,7 +4,7 @@
 
 For runs with --config.loss.name=clip on images with captions, and for runs on pairs of
 images. The result is a line of WORKDIR/eval/pairs.jsonl, with the words and images that
-activate each dimension most. Those of 20 dimensions are also printed.
+activate each dimension most. For 20 dimensions they are also printed.
 """
 
 from ncl_jax import cli

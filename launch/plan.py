@@ -4,11 +4,10 @@
 
 The real train step is compiled for the topology. Nothing is trained, and no data are
 read if their shape is known. A TPU topology needs libtpu (pip install '.[tpu]') but no
-TPU; cpu:8 stands for eight simulated devices. Prints the memory that a device needs and
-for what, whether it fits, the arithmetic, and the collectives. Speed cannot be measured
-here; the roofline of a TPU is a bound. Compiling a large network to machine code takes
-minutes; --nocode stops before that, without the program's own memory and count of
-arithmetic.
+TPU; cpu:8 means eight simulated devices. Prints the memory of a device by purpose,
+whether the step fits, the FLOPs and the collectives. Speed is not measured; the
+roofline of a TPU is a bound. Compiling a large network to machine code takes minutes;
+--nocode stops before that and leaves out the program's own memory and its FLOPs.
 """
 
 import os
@@ -29,7 +28,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
 _BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")
 _SHAPE = flags.DEFINE_list(
-  "data_shape", [], "training images,height,width,channels,classes: of missing data"
+  "data_shape", [], "if data are missing: images,height,width,channels,classes"
 )
 _CODE = flags.DEFINE_bool("code", True, "compile to machine code")
 

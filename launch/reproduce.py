@@ -3,10 +3,10 @@
   ncl reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
 
 The data set is cifar10, cifar100 or imagenet100; --config=FILE:ncl selects another,
-with its own `expected` numbers. First the planned runs and hours are printed; --dry_run
-exits there. Then the claims are written to WORKDIR/claims.json, which later calls do
-not change. The result is WORKDIR/report and a verdict on each claim. The same command
-resumes after an interruption.
+with its own `expected` numbers. The command first prints the planned runs and hours;
+--dry_run exits there. It then writes the claims to WORKDIR/claims.json, which later
+calls do not change. The result is WORKDIR/report and a verdict on each claim. The same
+command resumes after an interruption.
 """
 
 import sys
@@ -21,12 +21,12 @@ NAMES = ("cifar10", "cifar100", "imagenet100")
 _CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
-_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "for the estimated hours")
+_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "estimate hours for this one")
 _RATE = flags.DEFINE_float(
   "images_per_second", 0.0, "measured training rate, for the estimated hours"
 )
 _EVALUATORS = flags.DEFINE_list(
-  "evaluators", "all", "all, or some, as docs/evaluation.md names them"
+  "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned runs and exit")
 

@@ -6,8 +6,9 @@
 
 Linear probes on h and on f are fitted to the clean training images. They are tested on
 13 corruptions at five severities (those of CIFAR-10-C or ImageNet-C, computed here
-without a download) and on images of other sets (--ood), for classes with the same name
-in both. Prints a table; the result is a line of WORKDIR/eval/robustness.jsonl.
+without a download) and on images of other data sets (--ood), for classes that have the
+same name in both. Prints a table; the result is a line of
+WORKDIR/eval/robustness.jsonl.
 """
 
 from absl import flags

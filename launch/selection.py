@@ -3,12 +3,12 @@
   ncl selection --workdir=runs/imagenet100-ncl --keep=512
   ncl selection --workdir=runs/cifar100-ncl --transfer=tfds:cifar10
 
-The selections are: all; k at random; the k with the largest expected activation of
-signed (ea_signed) and rectified outputs (ea_relu); and for a fair comparison, k active
-ones at random, k by variance, and k by PCA. Each gets a linear probe, retrieval and,
-with --transfer, a probe on that data set. Also computed are a curve over k, and the
-rank correlation between a dimension's activation and the accuracy lost without it. The
-result is a line of WORKDIR/eval/selection.jsonl.
+The selections are: all dimensions; k at random; the k with the largest expected
+activation of signed outputs (ea_signed) and of rectified outputs (ea_relu); and as
+baselines k active dimensions at random, k by variance, and k by PCA. Each gets a linear
+probe, retrieval and, with --transfer, a probe on that data set. Also computes a curve
+over k, and the rank correlation between a dimension's activation and the accuracy lost
+without it. The result is a line of WORKDIR/eval/selection.jsonl.
 """
 
 from absl import flags

@@ -4,8 +4,8 @@
 
 Two random views of each test image pass through the network. SEPIN@k is the mean over
 the k best dimensions of L(f without the dimension) - L(f), with L = InfoNCE. The k are
-chosen on one half of the images and scored on the other. Also reported are the scores
-of noise and at other temperatures, and whether the two views activate the same
+chosen on one half of the images and scored on the other. Also reports the scores of
+noise, the scores at other temperatures, and whether the two views activate the same
 dimensions (`view_agreement`). The result is a line of WORKDIR/eval/sepin.jsonl.
 """
 

@@ -1,11 +1,11 @@
-"""Draws the views that training makes of a data set.
+"""Draws the augmented views that training uses.
 
   ncl show_views --config=cifar10:ncl --out=views.png
   ncl show_views --workdir=runs/cifar10-ncl
 
 Look at the views first when a run does not learn. The PNG has a row for each of some
 training images: the image, its test view, and random training views. With --workdir the
-settings are those of a run, and the file is WORKDIR/views.png.
+settings come from the run, and the file is WORKDIR/views.png.
 """
 
 from absl import flags

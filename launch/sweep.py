@@ -1,13 +1,14 @@
-r"""Trains and evaluates every combination of some settings.
+r"""Trains and evaluates every combination of the given settings.
 
   ncl sweep --config=digits --workdir=runs/temperatures \
       --grid='loss.temperature=0.1,0.2,0.5;seed=0,1'
 
-A field of the grid is any setting, or method, which uses the config file's recipe for
-each method. Trials run one after the other; a failed trial stops no other. The same
-command resumes, without repeating finished trials. The work directory gets a run for
-each trial, and sweep.jsonl, sweep.md and sweep.png for all. With labels, nearest
-neighbours on h are compared with those of the untrained network and of raw pixels.
+A field of the grid is any setting, or method, which applies the config's settings for
+each method. Trials run one after the other; if one fails, the others still run. The
+same command resumes, without repeating finished trials. The work directory gets a run
+for each trial, and sweep.jsonl, sweep.md and sweep.png for all of them. With labels,
+nearest neighbours on h are compared with those of the untrained network and of raw
+pixels.
 """
 
 from absl import flags

@@ -14,8 +14,8 @@ checkpoints/. A classifier also gets best/, a work directory with its best step 
 test set.
 
 --dry_run reads a few images and prints the planned run: settings and changes to them,
-parameters, memory, steps and hours. Nothing is trained or written, but a missing set of
-TensorFlow Datasets is downloaded.
+parameters, memory, steps and hours. It trains and writes nothing, but downloads a
+missing set of TensorFlow Datasets.
 """
 
 from absl import flags
@@ -29,7 +29,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned run and exit")
 _PROFILE = flags.DEFINE_string(
-  "profile", "", "FIRST:LAST, steps to record in WORKDIR/profile, for TensorBoard"
+  "profile", "", "FIRST:LAST, the steps to record in WORKDIR/profile for TensorBoard"
 )
 
 

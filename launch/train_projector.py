@@ -7,7 +7,7 @@ r"""Trains only the projector, on a frozen backbone.
 
 --backbone is a file of torchvision's ResNet-18 or -50 (.pth needs torch installed;
 .safetensors and .npz do not), or the work directory of another run. The backbone
-computes features of --views views of each image once, and the projector trains on them
+computes features of --views views of each image once. The projector then trains on them
 for --epochs, which takes minutes. Only the weight decay of the config's optimizer is
 used. The result is a work directory that all evaluators accept.
 """
@@ -25,7 +25,7 @@ _BACKBONE = flags.DEFINE(
   cli.WORKDIR, "backbone", None, "file, or work directory of a run"
 )
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory to make")
-_VIEWS = flags.DEFINE_integer("views", 4, "random views of each image, even")
+_VIEWS = flags.DEFINE_integer("views", 4, "random views of each image; an even number")
 _EPOCHS = flags.DEFINE_integer("epochs", 100, "passes over the images")
 
 

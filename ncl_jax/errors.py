@@ -12,8 +12,8 @@ EXIT_CODES = {
   EXIT_FAILED: "failed; earlier checkpoints are kept",
   EXIT_INPUT: "wrong input; nothing was changed",
   EXIT_DIVERGED: "training diverged; the same command would diverge again",
-  EXIT_INTERRUPTED: "stopped by Ctrl-C; what can be resumed is saved",
-  EXIT_TERMINATED: "stopped by SIGTERM, SIGHUP or SIGUSR1; as for Ctrl-C",
+  EXIT_INTERRUPTED: "stopped by Ctrl-C; resumable state is saved",
+  EXIT_TERMINATED: "stopped by SIGTERM, SIGHUP or SIGUSR1; resumable state is saved",
 }
 
 # Schedulers send SIGTERM or SIGUSR1 before they end a job; a closed terminal sends

@@ -107,22 +107,25 @@ CONFIG = "name of a recipe, FILE.py, or the config.json of a run"
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", "", "several processes: HOST:PORT of process 0"
 )
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "how many processes")
-_PROCESS_ID = flags.DEFINE_integer("process_id", -1, "which one this is, from 0")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "number of processes")
+_PROCESS_ID = flags.DEFINE_integer("process_id", -1, "number of this process, from 0")
 _DISTRIBUTED = flags.DEFINE_bool(
-  "distributed", False, "find these three by Slurm, Open MPI, Kubernetes or the TPU"
+  "distributed", False, "get these three from Slurm, Open MPI, Kubernetes or the TPU"
 )
 _START = flags.DEFINE_integer(
-  "start_seconds", 300, "wait so long for all processes to appear", lower_bound=1
+  "start_seconds", 300, "seconds to wait for all processes to start", lower_bound=1
 )
 _HEARTBEAT = flags.DEFINE_integer(
-  "heartbeat_seconds", 30, "a process silent for so long is dead", lower_bound=1
+  "heartbeat_seconds",
+  30,
+  "seconds without a sign of life after which a process counts as dead",
+  lower_bound=1,
 )
 _HANG = flags.DEFINE_integer(
   "hang_seconds",
   600,
-  "a training step may last so long, or 100 times the usual; then the process prints "
-  "its stacks and ends; 0: for ever",
+  "longest time of a training step in seconds, or 100 usual steps if that is longer; "
+  "then the process prints its stacks and exits; 0: no limit",
   lower_bound=0,
 )
 # --help explains these under a heading of their own.
@@ -157,9 +160,9 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
   """
   define_data_source()
   workdir = flags.DEFINE(WORKDIR, "workdir", None, "directory of a training run")
-  step = flags.DEFINE_integer("step", None, "which checkpoint; default: the newest")
+  step = flags.DEFINE_integer("step", None, "step of the checkpoint; default: newest")
   follow = flags.DEFINE_bool(
-    "watch", False, "each checkpoint as it appears, until the training is complete"
+    "watch", False, "evaluate each new checkpoint until training is complete"
   )
 
   def evaluate() -> None:
@@ -180,7 +183,7 @@ def define_data_source() -> None:
     SOURCE,
     "data_source",
     "",
-    "where the run's data are, if they were moved: arrays:FILE.npz",
+    "new place of the run's data, if they were moved: arrays:FILE.npz",
   )
 
 
