@@ -18,6 +18,7 @@ PROGRAMS = sorted(
 # Every folder with the data of a study's tables; a study may have several.
 DATA = [
   *(
+    "cifar10/data",
     "frozen/data",
     "fashion/data",
     "nce/data",
@@ -53,7 +54,8 @@ def test_commands_explain_themselves(program, monkeypatch, capsys):
 @pytest.mark.parametrize("folder", DATA)
 def test_the_page_shows_the_tables_of_the_data(folder):
   study = folder.partition("/")[0]
-  run = importlib.import_module(f"studies.{study}.run")
+  name = "score" if (STUDIES / study / "score.py").exists() else "run"
+  run = importlib.import_module(f"studies.{study}.{name}")
   page = (STUDIES / study / "README.md").read_text()
   tables = "\n".join(run.tables(STUDIES / folder)).split("\n\n")
   assert len(tables) > 1
