@@ -184,7 +184,7 @@ def tables(out: pathlib.Path) -> list[str]:
     for name, runs in cells.items():
       reference = name.replace("NCE", "CE")
       level = 0.8 * statistics.mean(final[reference]) / 100
-      steps = [classifiers.steps_to(curve, level) for curve in runs]
+      steps = [steps_to(curve, level) for curve in runs]
       one = {"cell": f"{name}, {origin}"}
       one |= {f"seed {i}": value for i, value in enumerate(final[name], 1)}
       one["steps to 80% of CE's final"] = ", ".join(map(str, steps))
