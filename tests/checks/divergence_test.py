@@ -188,7 +188,7 @@ def test_a_projector_on_a_backbone(tmp_path, rate):
 
 def test_an_encoder_is_not_fitted_and_not_written(tmp_path, rate):
   x = np.random.default_rng(0).normal(size=(40, 6))
-  encoder = NonNegativeEncoder(n_components=4, batch_size=20, epochs=5, hidden=0)
+  encoder = NonNegativeEncoder(n_components=4, n_active=2, batch_size=20, epochs=5)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: a parameter is not"):
     encoder.fit(x)
   with pytest.raises(ValueError, match="not fitted"):
@@ -200,7 +200,8 @@ def test_an_encoder_is_not_fitted_and_not_written(tmp_path, rate):
 
 def test_codes_of_embeddings_beyond_float32_are_refused():
   x = np.random.default_rng(0).normal(size=(40, 6))
-  encoder = NonNegativeEncoder(n_components=3, batch_size=20, epochs=1, hidden=0).fit(x)
+  encoder = NonNegativeEncoder(n_components=3, n_active=2, batch_size=20, epochs=1)
+  encoder.fit(x)
   x[7] = 1e300
   with pytest.raises(InputError, match="1 of 40 codes hold NaN or infinity"):
     encoder.transform(x)
