@@ -87,7 +87,7 @@ def test_it_runs_from_an_uploaded_archive(tmp_path, version, wanted):
   python = tmp_path / "venv" / "bin" / "python"
   pins = [f"{name}=={version}" for name, version in wanted.items()]
   pip = [python, "-m", "pip"]
-  subprocess.run([*pip, "install", "--quiet", "ipython", *pins], check=True)
+  subprocess.run([*pip, "install", "--quiet", "ipython", "nbformat", *pins], check=True)
   said = run(python, tmp_path / "content")
   assert (tmp_path / "content/run/report/index.html").is_file(), said
   found = subprocess.run([*pip, "list", "--format=json"], capture_output=True)

@@ -161,7 +161,7 @@ def test_every_flag_that_takes_a_path_refuses_a_url(
 
 def test_the_flags_that_programs_share_refuse_a_url(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  text = (ROOT / "ncl_jax" / "cli.py").read_text()
+  text = (ROOT / "ncl_jax" / "cli" / "__init__.py").read_text()
   names = re.findall(r"flags\.DEFINE(?:_string)?\(\s*(?:[A-Z]+,\s*)?\"(\w+)", text)
   assert "workdir" in names
   for name in set(names) - OTHERS:
