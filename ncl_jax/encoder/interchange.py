@@ -59,7 +59,7 @@ def write(
   }
   names = {"format": "pt", _WEIGHT[1]: _WEIGHT[0]}
   weights = interop.tensors_to_bytes(tensors, names)
-  text = (json.dumps(config, indent=2) + "\n").encode()
+  text = (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
   interop.publish(folder / WEIGHTS, lambda file: file.write(weights))
   interop.publish(folder / CONFIG, lambda file: file.write(text))
 

@@ -107,7 +107,8 @@ class _Lease:
       until = f"{owner}, whose lease lasts until {end:%Y-%m-%d %H:%M:%S} UTC"
       if seen not in (None, generation):
         raise _in_use(self._file, f"{until} and was just renewed,", self._use)
-      left = (end - now).total_seconds()
+      # The server tells `now` in whole seconds: without a lease there is nothing left.
+      left = (end - now).total_seconds() if seconds else 0.0
       if seen is None and left > 0:
         logging.info("%s is locked by %s: waiting", self._file.parent, until)
       seen = generation
