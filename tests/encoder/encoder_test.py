@@ -49,8 +49,10 @@ def test_scikit_learns_checks_pass():
   for result in results:
     by_status[result["status"]].add(result["check_name"])
   assert len(by_status.pop("passed")) > 40
-  # Needs an environment variable that must be set before scipy is imported.
-  assert by_status == {"skipped": {"check_array_api_input"}}
+  # Needs an environment variable that must be set before scipy is imported. Early
+  # versions of scikit-learn do not have it.
+  assert by_status.pop("skipped", set()) <= {"check_array_api_input"}
+  assert not by_status
 
 
 def recipe(**changed):

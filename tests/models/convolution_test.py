@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 from ncl_jax.models.convolution import conv2d
 
@@ -135,7 +135,7 @@ def test_cpu_program_has_products_and_no_conditional():
 
 def test_other_platforms_get_the_gradients_of_autodiff():
   x, kernel = arrays(3, np.float32)
-  program = jax.export.export(jax.jit(gradients(conv2d, 2, 1)), platforms=["cuda"])
+  program = export.export(jax.jit(gradients(conv2d, 2, 1)), platforms=["cuda"])
   text = program(x, kernel).mlir_module()
   assert text.count("stablehlo.convolution") == 3
   assert "dot_general" not in text
