@@ -7,6 +7,16 @@ from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 
 CLASSES = 2
+# Of `launch.train` and others: a run of seconds on the digits.
+FLAGS = (
+  "--config.data.train_examples=64",
+  "--config.model.width=2",
+  "--config.model.projector_hidden=16",
+  "--config.model.projector_out=8",
+  "--config.train.batch_size=32",
+  "--config.train.epochs=1",
+  "--config.optimizer.warmup_epochs=0.5",
+)
 
 
 def images(seed, n, size=8, channels=1):

