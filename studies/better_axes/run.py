@@ -25,7 +25,7 @@ from ncl_jax.data.subset import stratified
 from ncl_jax.experiments import rivals
 from ncl_jax.runtime import compile_cache, jsonl
 from studies import scores
-from studies.frozen.run import TRAINING, VIEWS, loaded
+from studies.frozen.run import BATCH, TEMPERATURE, TRAINING, VIEWS, loaded
 
 STAGES = ("search", "train", "score")
 TUNING_SEED = 100
@@ -45,13 +45,9 @@ class Recipe:
   hidden: int = 512  # 0: one linear layer
   out: int = 256
   epochs: int = 20
-  batch: int = 256
-  temperature: float = 0.2
   standardised: bool = False
-  dropout: float = 0.0
   neighbours: float = 0.0  # share of pairs whose second image is a neighbour
   columns: float = 0.0  # weight of the columns' loss
-  spectral: bool = False
   squared: bool = False
   start: str = ""  # "cl" or "kmeans"
 
@@ -70,13 +66,9 @@ IDEAS: dict[str, dict[str, Any]] = {
   "deep": {"hidden": 2048},
   "linear": {"hidden": 0},
   "standardised": {"standardised": True},
-  "dropout": {"dropout": 0.2},
-  "warm": {"temperature": 0.3},
-  "batch": {"batch": 1024, "rate": 2},  # the rate times 2
   "neighbours": {"neighbours": 0.5},
   "columns": {"columns": 1.0},
-  "spectral": {"spectral": True},
-  "rate": {"rate": 2},
+  "rate": {"rate": 2},  # the base's times 2
   "long": {"epochs": 60},
 }
 ONLY_NCL: dict[str, dict[str, Any]] = {
@@ -92,7 +84,7 @@ def ideas(method: str) -> dict[str, dict[str, Any]]:
 
 
 def recipe(method: str, names: tuple[str, ...]) -> Recipe:
-  """The base with some ideas."""
+  """The base with some ideas; rates multiply."""
   made = BASE[method]
   for name in names:
     change = dict(ideas(method)[name])
@@ -193,8 +185,8 @@ def pairs(inputs: Inputs, made: Recipe, seed: int, epoch: int) -> np.ndarray:
   """All pairs of an epoch, [steps, batch, 2, F] float16; the same for all methods."""
   rng = np.random.default_rng([seed, epoch])
   n = len(inputs.views)
-  steps = n // made.batch
-  rows = rng.permutation(n)[: steps * made.batch]
+  steps = n // BATCH
+  rows = rng.permutation(n)[: steps * BATCH]
   first = rng.integers(VIEWS, size=len(rows))
   second = (first + rng.integers(1, VIEWS, size=len(rows))) % VIEWS
   other = rows
@@ -202,12 +194,12 @@ def pairs(inputs: Inputs, made: Recipe, seed: int, epoch: int) -> np.ndarray:
     near = inputs.neighbours[rows, rng.integers(10, size=len(rows))]
     other = np.where(rng.random(len(rows)) < made.neighbours, near, rows)
   both = np.stack([inputs.views[rows, first], inputs.views[other, second]], axis=1)
-  return both.reshape(steps, made.batch, 2, -1)
+  return both.reshape(steps, BATCH, 2, -1)
 
 
 def fit(inputs: Inputs, made: Recipe, seed: int, params: Any) -> tuple[Any, float]:
   """Trains a projector; returns it and the mean loss of its last epoch."""
-  steps = len(inputs.views) // made.batch
+  steps = len(inputs.views) // BATCH
   optimizer = optimizers.adamw(
     optimizers.warmup_cosine(
       made.rate, warmup_steps=2 * steps, total_steps=made.epochs * steps
@@ -219,29 +211,21 @@ def fit(inputs: Inputs, made: Recipe, seed: int, params: Any) -> tuple[Any, floa
   loss = jnp.nan
   for epoch in range(made.epochs):
     found = []
-    for step, pair in enumerate(pairs(inputs, made, seed, epoch)):
-      key = jax.random.fold_in(jax.random.key(seed), epoch * steps + step)
-      x = ready(inputs, made, pair)
-      params, state, loss = update(params, state, x, key)
+    for pair in pairs(inputs, made, seed, epoch):
+      params, state, loss = update(params, state, ready(inputs, made, pair))
       found.append(loss)
     loss = np.mean(jax.device_get(found))
   return params, float(loss)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _update(made, optimizer, params, state, pair, key):
+def _update(made, optimizer, params, state, pair):
   n = len(pair)
 
   def objective(params):
     h = pair.reshape(2 * n, -1)
-    if made.dropout:
-      kept = jax.random.bernoulli(key, 1 - made.dropout, h.shape)
-      h = jnp.where(kept, h / (1 - made.dropout), 0)
     f = transformed(made, made.projector.apply(params, h)).reshape(n, 2, -1)
-    if made.spectral:
-      loss = losses.spectral(f)
-    else:
-      loss = jnp.mean(losses.nt_xent(f, temperature=made.temperature))
+    loss = jnp.mean(losses.nt_xent(f, temperature=TEMPERATURE))
     if made.columns:
       columns = numerics.l2_normalize(f).transpose(2, 1, 0)
       loss += made.columns * jnp.mean(losses.nt_xent(columns, temperature=1.0))

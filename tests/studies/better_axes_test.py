@@ -39,7 +39,7 @@ def test_the_verdict(difference, word):
 
 
 def test_ideas_that_help_are_combined_from_the_best_on_with_long_last():
-  gains = {"wide": 0.02, "long": 0.03, "deep": 0.004, "columns": 0.01, "batch": -0.1}
+  gains = {"wide": 0.02, "long": 0.03, "deep": 0.004, "columns": 0.01, "linear": -0.1}
   asked = []
 
   def row(method, names):
@@ -64,7 +64,7 @@ def test_of_cl_the_best_method_applied_afterwards_counts():
 
 
 def test_ideas_change_the_base_and_rates_multiply():
-  assert run.recipe("cl", ("batch", "rate")).rate == pytest.approx(8e-3)
+  assert run.recipe("cl", ("rate",)).rate == pytest.approx(4e-3)
   made = run.recipe("ncl", ("linear", "wide"))
   assert (made.hidden, made.out, made.rate) == (0, 1024, 5e-4)
   assert made.projector.depth == 1
