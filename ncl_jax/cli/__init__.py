@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # What is imported stays to the end, and the collector would look through it again and
@@ -39,7 +39,7 @@ from ncl_jax.errors import (
   Stopped,
 )
 from ncl_jax.evaluators import watch
-from ncl_jax.host import paths
+from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import accelerator, compile_cache, distributed
 
 gc.freeze()  # else it would look through all of it at once
@@ -145,7 +145,8 @@ def run(
   """
   code = EXIT_FAILED
   try:
-    code = _run(main, required, sys.argv, fields)
+    with _without_noise():
+      code = _run(main, required, sys.argv, fields)
   finally:
     _flush()
     distributed.leave(code)
@@ -260,15 +261,19 @@ def _run(
     return _say(f"error: {error}", EXIT_DIVERGED)
   except (Failed, SaveError) as error:
     return _say(f"error: {error}", EXIT_FAILED)
-  except OSError as error:
-    # `errors.naming` gives the file where ours are written; else the place must do.
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = error.filename or f"{frame.name} in {frame.filename}, line {frame.lineno}"
-    return _say(f"error: {place}: {error.strerror or error}", EXIT_FAILED)
   except Stopped as reason:
     return _say(str(reason), reason.exit_code)
   except KeyboardInterrupt:
     return _say("interrupted: run the same command again to go on", EXIT_INTERRUPTED)
+  except Exception as error:
+    if failure := bucket.failure(error):
+      return _say(f"error: {failure}", EXIT_FAILED)
+    if not isinstance(error, OSError):
+      raise
+    # `errors.naming` gives the file where ours are written; else the place must do.
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = error.filename or f"{frame.name} in {frame.filename}, line {frame.lineno}"
+    return _say(f"error: {place}: {error.strerror or error}", EXIT_FAILED)
   return 0
 
 
@@ -308,8 +313,8 @@ def _message(error: Exception) -> str:
 def _set_up_log() -> None:
   """Our own messages at INFO, everyone else's from WARNING; process 0 speaks.
 
-  What Orbax's threads raise is raised again where we save, as one sentence: the
-  traceback of each thread is left out.
+  What Orbax and gcsfs log with a traceback is raised again, and becomes one sentence:
+  the traceback is left out.
   """
   logging.set_verbosity(logging.INFO)
   logging.use_absl_handler()
@@ -318,12 +323,25 @@ def _set_up_log() -> None:
   here = str(pathlib.Path(__file__).parent.parent)
 
   def shown(record: python_logging.LogRecord) -> bool:
-    if record.exc_info and f"{os.sep}orbax{os.sep}" in record.pathname:
+    if record.exc_info and {"orbax", "gcsfs"} & {*record.pathname.split(os.sep)}:
       return False
     ours = record.pathname.startswith(here)
     return record.levelno >= python_logging.WARNING or (ours and _is_first_process())
 
   handler.addFilter(shown)
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+  """Leaves out what tensorstore prints of transfers that end after one has failed."""
+  shown = sys.unraisablehook
+  sys.unraisablehook = lambda raised: (
+    None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
+  )
+  try:
+    yield
+  finally:
+    sys.unraisablehook = shown
 
 
 def _is_first_process() -> bool:

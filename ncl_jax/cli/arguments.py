@@ -9,7 +9,7 @@ from ml_collections import ConfigDict, config_flags
 
 from ncl_jax import config as config_lib
 from ncl_jax.config import recipes
-from ncl_jax.errors import InputError
+from ncl_jax.errors import Failed, InputError
 from ncl_jax.host import paths
 
 
@@ -57,7 +57,7 @@ def _parsed(argv: list[str]) -> list[str]:
   """The arguments that are no flags; a config file's own errors become one message."""
   try:
     rest = flags.FLAGS([_read_by(argument) for argument in argv])[1:]
-  except (InputError, flags.Error):
+  except (InputError, Failed, flags.Error):
     raise
   # A config file is a program: anything can happen in it.
   except Exception as error:

@@ -7,6 +7,7 @@ import re
 from typing import cast
 
 from ncl_jax.errors import InputError
+from ncl_jax.host import bucket
 
 # At least two characters, because C:/ is a drive. One slash, because pathlib reduces
 # "://" to ":/".
@@ -51,11 +52,13 @@ def absolute(path: str | os.PathLike) -> pathlib.Path:
   """An absolute path with ~ expanded: local, or of a bucket of Google Cloud Storage.
 
   The path of a bucket has the methods of `pathlib.Path`, except for `resolve`, `mkdir`
-  (which would create a missing bucket) and opening to append.
+  (which would create a missing bucket) and opening to append. The first path of each
+  bucket asks whether it can be read.
 
   Raises:
-    InputError: as `local`, except for gs://BUCKET/FOLDER. For that, if it is malformed
-      or the packages for it are missing.
+    InputError: as `local`, except for gs://BUCKET/FOLDER. For that, if it is malformed,
+      the packages for it are missing, or as `bucket.require`.
+    Failed: if the bucket cannot be reached.
   """
   text = os.fspath(path)
   if not in_bucket(path):
@@ -76,6 +79,7 @@ def absolute(path: str | os.PathLike) -> pathlib.Path:
 
   # Kept listings would hide what Orbax and other processes write.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+  bucket.require(text.removeprefix("gs://").partition("/")[0])
   return cast(pathlib.Path, epath.Path(text.rstrip("/")))
 
 

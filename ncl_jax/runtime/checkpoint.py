@@ -25,8 +25,8 @@ from absl import logging
 from jax.sharding import Sharding
 
 from ncl_jax.checks import divergence
-from ncl_jax.errors import InputError, SaveError
-from ncl_jax.host import paths
+from ncl_jax.errors import Failed, InputError, SaveError
+from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import lock
 
 FOLDER = "checkpoints"
@@ -170,10 +170,12 @@ class Checkpoints:
       yield
     except Exception as error:
       step, self._saving = self._saving, None
-      full = os.strerror(errno.ENOSPC)
+      full, reason = os.strerror(errno.ENOSPC), str(error)
+      if paths.in_bucket(self._folder):
+        reason = bucket.failure(error) or reason
       raise SaveError(
         f"the checkpoint of step {step} could not be written to {self._folder}: "
-        f"{full if full in str(error) else error}. Earlier checkpoints are intact. "
+        f"{full if full in reason else reason}. Earlier checkpoints are intact. "
         "Check free space and write permission, then run the same command to resume"
       ) from error
 
@@ -341,6 +343,8 @@ def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
   except InputError:
     raise
   except Exception as error:
+    if paths.in_bucket(folder) and (failure := bucket.failure(error)):
+      raise Failed(f"{folder / str(step)} could not be read: {failure}") from error
     raise InputError(
       f"the checkpoint of step {step} in {folder} is damaged; remove "
       f"{folder / str(step)} to use the one before. ({str(error)[:300]})"

@@ -16,8 +16,7 @@ import tqdm
 from absl import logging
 
 from ncl_jax.errors import naming
-from ncl_jax.host import paths
-from ncl_jax.runtime import bucket
+from ncl_jax.host import bucket, paths
 
 # An object of a bucket cannot grow. One that gets many rows is written so often.
 _SECONDS = 30.0

@@ -18,8 +18,7 @@ from typing import Any
 from absl import logging
 
 from ncl_jax.errors import InputError, SaveError
-from ncl_jax.host import locks, paths
-from ncl_jax.runtime import bucket
+from ncl_jax.host import bucket, locks, paths
 
 # A lock in a bucket ends so long after it was last renewed.
 LEASE_SECONDS = 60.0

@@ -11,7 +11,7 @@ from ncl_jax import data, encoder, interop
 from ncl_jax.encoder import program as encode
 from ncl_jax.errors import InputError
 from ncl_jax.experiments import show_views, sweep
-from ncl_jax.host import paths
+from ncl_jax.host import bucket, paths
 from ncl_jax.report import explorer
 from ncl_jax.runtime import checkpoint, profiler
 from ncl_jax.training import loop, workdir
@@ -77,8 +77,9 @@ NO_BUCKETS = [
 
 @pytest.fixture
 def with_gcsfs(monkeypatch):
-  """As if it were installed, and TensorFlow were asked for nothing."""
+  """As if it were installed, every bucket there, and TensorFlow not."""
   monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: name)
+  monkeypatch.setattr(bucket, "require", lambda name: None)
   monkeypatch.setenv("EPATH_USE_TF", "0")
 
 

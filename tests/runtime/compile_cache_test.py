@@ -8,7 +8,7 @@ import jax
 import pytest
 import tiny
 
-from ncl_jax.host import paths
+from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import compile_cache, jsonl
 
 # A program that compiles one function and says how often the cache answered.
@@ -53,6 +53,7 @@ def test_a_cut_off_entry_is_a_miss_and_not_an_error(tmp_path):
 def test_the_folder_is_the_users_or_the_default(tmp_path, monkeypatch, chosen):
   monkeypatch.setattr(compile_cache, "DEFAULT", str(tmp_path / "default"))
   monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: name)
+  monkeypatch.setattr(bucket, "require", lambda name: None)
   monkeypatch.setenv("EPATH_USE_TF", "0")
   before = jax.config.jax_compilation_cache_dir
   wanted = chosen if chosen != "mine" else str(tmp_path)
