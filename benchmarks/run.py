@@ -29,6 +29,7 @@ BENCHMARKS = {
   "startup": ["--repeats=3"],
   "accumulation": [],
   "explorer": [],
+  "kill_matrix": [],
 }
 
 

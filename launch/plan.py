@@ -26,6 +26,9 @@ _CONFIG = config_flags.DEFINE_config_file(
   "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
 )
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
+_SLICES = flags.DEFINE_integer(
+  "slices", 1, "number of TPU slices of that topology", lower_bound=1
+)
 _BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")
 _SHAPE = flags.DEFINE_list(
   "data_shape", [], "if data are missing: images,height,width,channels,classes"
@@ -50,7 +53,7 @@ def main() -> None:
     dump = pathlib.Path(tempfile.mkdtemp(prefix="plan-"))
     memory_plan.dump_to(dump)
   try:
-    devices = targets.devices(topology)
+    devices = targets.devices(topology, _SLICES.value)
     source = targets.dummy_data(config, shape)
     found = memory_plan.plan(config, source, devices, dump, _CODE.value)
   finally:

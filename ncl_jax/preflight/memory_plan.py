@@ -61,9 +61,11 @@ class Plan:
     model_flops: of the network's products, both passes, all devices.
     counted_flops: the compiler's count of a device's program, a loop's body once.
     collectives: by kind, see `hlo.collectives`.
+    slices: TPU slices that the devices lie in.
+    between: what a device sends to other slices, see `hlo.between_slices`.
     views: of each image.
     keep: what is saved for backward, as `model.keep`.
-    operations: of a call on a device, see `hlo_cost`.
+    operations: of a step on a device, see `hlo_cost`.
   """
 
   devices: int
@@ -80,6 +82,8 @@ class Plan:
   model_flops: int = 0
   counted_flops: float = 0.0
   collectives: tuple[hlo.Collective, ...] = ()
+  slices: int = 1
+  between: tuple[hlo.Collective, ...] = ()
   views: int = 2
   keep: str = "all"
   operations: tuple[hlo_cost.Operation, ...] = ()
@@ -151,6 +155,7 @@ def plan(
     form = method.implementation(2 * batch, width, mesh.size)
   known: dict[str, Any] = {
     "devices": mesh.size,
+    "slices": sharding.slices(mesh),
     "kind": devices[0].device_kind,
     "batch": batch,
     "steps_per_call": placed.steps_per_call,
@@ -243,6 +248,7 @@ def _until_planned(
 def _counted(program: str) -> dict[str, Any]:
   return {
     "collectives": tuple(hlo.collectives(program)),
+    "between": tuple(hlo.between_slices(program)),
     "operations": tuple(hlo_cost.operations(program)),
   }
 

@@ -12,11 +12,12 @@ def text(found: Plan, title: str) -> str:
     title: what was planned.
   """
   share = found.batch // found.devices
+  slices = f" in {found.slices} slices" if found.slices > 1 else ""
   lines = [
     title,
-    f"{found.devices} x {found.kind}, batch {found.batch:,} = {share:,} images a device"
-    f", {found.steps_per_call} step(s) a call, loss {found.form}, saved for backward: "
-    f"{found.keep} (model.keep)",
+    f"{found.devices} x {found.kind}{slices}, batch {found.batch:,} = {share:,} images "
+    f"a device, {found.steps_per_call} step(s) a call, loss {found.form}, saved for "
+    f"backward: {found.keep} (model.keep)",
     f"{'compiled' if found.program else 'memory planned'} in "
     f"{found.compile_seconds:.0f} s",
     "",
@@ -56,16 +57,34 @@ def text(found: Plan, title: str) -> str:
     for what in sorted({c.origin for c in of_kind}):
       part = [c.bytes for c in of_kind if c.origin == what]
       lines.append(f"    {what:26} {sum(part) / 2**20:12,.2f} in {len(part)}")
-  return "\n".join(lines)
+  return "\n".join(lines + _between_slices(found))
+
+
+def _between_slices(found: Plan) -> list[str]:
+  """What crosses the network between slices."""
+  if found.slices == 1:
+    return []
+  size = sum(c.bytes for c in found.between)
+  kinds = ", ".join(sorted({c.kind for c in found.between}))
+  lines = [
+    "",
+    f"Between the {found.slices} slices, MiB on a device",
+    f"  {kinds:28} {size / 2**20:12,.2f} in {len(found.between)}",
+  ]
+  seconds = roofline.between_slices(found.between, found.slices, found.kind)
+  if seconds is not None:
+    lines.append(f"  {'at least':28} {seconds * 1e3:9,.1f} ms, and as many delays")
+  return lines
 
 
 def _roofline(found: Plan) -> list[str]:
   """A table of the shortest times; none for a CPU's program."""
-  if not roofline.machine(found.kind):
+  if not roofline.machine(found.kind) or not found.operations:
     return []
-  share, per_call = found.batch / found.devices, found.steps_per_call
-  moved = sum(o.bytes * o.times for o in found.operations) / per_call
-  flops = sum(o.flops * o.times for o in found.operations) / per_call
+  # A call's steps are a loop whose length the compiler does not know: counted once.
+  share = found.batch / found.devices
+  moved = sum(o.bytes * o.times for o in found.operations)
+  flops = sum(o.flops * o.times for o in found.operations)
   lines = [
     "",
     f"Roofline of a step on a device: {moved / 1e9:.1f} GB of main memory, "
@@ -75,10 +94,9 @@ def _roofline(found: Plan) -> list[str]:
   ]
   for kind in dict.fromkeys((found.kind, *roofline.COMPARED)):
     bound = roofline.bound(found.operations, kind)
-    seconds = bound.seconds / per_call
-    used = found.model_flops / found.devices / (seconds * bound.machine.flops)
+    used = found.model_flops / found.devices / (bound.seconds * bound.machine.flops)
     lines.append(
-      f"  {kind:28} {seconds * 1e3:9,.1f} ms {bound.memory_bound:13.0%} "
-      f"{share / seconds:9,.0f} {used:9.0%}"
+      f"  {kind:28} {bound.seconds * 1e3:9,.1f} ms {bound.memory_bound:13.0%} "
+      f"{share / bound.seconds:9,.0f} {used:9.0%}"
     )
   return lines

@@ -1,9 +1,10 @@
 """The shortest time of a program on a device: by memory traffic or by arithmetic."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ncl_jax.runtime import timing
+from ncl_jax.runtime.hlo import Collective
 from ncl_jax.runtime.hlo_cost import Operation
 
 # Main memory's GB/s of one JAX device, by a part of its `device_kind`; the makers' data
@@ -17,6 +18,10 @@ BANDWIDTHS = {
   "H100": 3350,
   "A100": 2039,  # with 80 GB
 }
+
+# GB/s of one JAX device in the network between slices: the makers' figure for a pod of
+# 256 chips, divided by them.
+NETWORKS = {"TPU v5 lite": 3.125, "TPU v6": 12.5}
 
 # Also told, whatever was planned for.
 COMPARED = ("H100", "A100")
@@ -48,13 +53,36 @@ class Bound:
 def machine(kind: str) -> Machine | None:
   """The peaks of a `device_kind`; None where unknown."""
 
-  def of(table: dict[str, float]) -> float | None:
-    return next((table[name] for name in table if name in kind), None)
-
-  bandwidth, peak = of({k: float(v) for k, v in BANDWIDTHS.items()}), of(timing.PEAKS)
+  bandwidth, peak = _of(BANDWIDTHS, kind), _of(timing.PEAKS, kind)
   if bandwidth is None or peak is None:
     return None
   return Machine(bandwidth * 1e9, peak * 1e12)
+
+
+def between_slices(sent: Iterable[Collective], slices: int, kind: str) -> float | None:
+  """The shortest seconds in which collectives cross the network between slices.
+
+  Of an array to be summed, a device sends at least 2 (slices - 1) / slices; any other
+  array goes to each of the other slices.
+
+  Args:
+    sent: arrays that a device sends.
+    slices: number of slices.
+    kind: a `device_kind`; None is returned where its network is unknown.
+
+  >>> between_slices([Collective("all-reduce", 3_125_000, "slices")], 2, "TPU v6")
+  0.00025
+  """
+  bandwidth = _of(NETWORKS, kind)
+  if bandwidth is None:
+    return None
+  reduced = 2 / slices
+  shares = (c.bytes * (reduced if c.kind == "all-reduce" else 1) for c in sent)
+  return (slices - 1) * sum(shares) / (bandwidth * 1e9)
+
+
+def _of(table: Mapping[str, float], kind: str) -> float | None:
+  return next((table[name] for name in table if name in kind), None)
 
 
 def bound(operations: Iterable[Operation], kind: str) -> Bound:

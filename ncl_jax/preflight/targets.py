@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,12 +26,13 @@ KNOWN = {
 }
 
 
-def devices(topology: str) -> Sequence[jax.Device]:
+def devices(topology: str, slices: int = 1) -> Sequence[jax.Device]:
   """The devices of a machine that need not be at hand.
 
   Args:
     topology: "GENERATION:SHAPE", as "v5e:4x4" or "v4:2x2x2", in chips; "cpu:N" for N
       simulated ones of this machine.
+    slices: number of TPU slices of that shape.
 
   Raises:
     InputError: for an unknown one, or where libtpu is not installed.
@@ -39,6 +41,8 @@ def devices(topology: str) -> Sequence[jax.Device]:
   with contextlib.suppress(RuntimeError):  # jax has started, on CPU in our tests
     jax.config.update("jax_platforms", "cpu")
   kind, _, shape = topology.partition(":")
+  if slices > 1 and kind == "cpu":
+    raise InputError(f"topology {topology}: only TPUs have slices")
   if kind == "cpu" and shape.isdigit() and int(shape):
     with contextlib.suppress(RuntimeError):
       jax.config.update("jax_num_cpu_devices", int(shape))
@@ -50,7 +54,9 @@ def devices(topology: str) -> Sequence[jax.Device]:
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this is no machine of Google's
   os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
   # Of a v4 chip's two cores one device is made, as on the real machines.
-  options = {"chip_config_name": "megacore"} if kind == "v4" else {}
+  options: dict[str, Any] = {"chip_config_name": "megacore"} if kind == "v4" else {}
+  if slices > 1:
+    options["num_slices"] = slices
   try:
     return topologies.get_topology_desc(topology, "tpu", **options).devices
   except RuntimeError as error:

@@ -21,6 +21,9 @@ _INSTRUCTION = re.compile(
 _ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
+_BETWEEN = re.compile(
+  r' = \((\w+)\[([\d,]*)\].* send\(.*_xla_megascale_transfer_type="(\w+)"'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,19 @@ def collectives(text: str) -> Iterator[Collective]:
         continue
       channels.add((kind, channel[1]))
     yield Collective(kind, sum(sizes), _origin(name[1] if name else ""))
+
+
+def between_slices(text: str) -> Iterator[Collective]:
+  """What a device sends to other TPU slices, in the text of a compiled program.
+
+  >>> name = '_xla_megascale_transfer_type="ALL_REDUCE"'
+  >>> list(between_slices(f"%s = (f32[2,3]{{1,0}}, u32[]) send(%x), attributes={name}"))
+  [Collective(kind='all-reduce', bytes=24, origin='slices')]
+  """
+  for match in _BETWEEN.finditer(text):
+    dtype, shape, kind = match.groups()
+    kind = kind.lower().replace("_", "-")
+    yield Collective(kind, array_bytes(dtype, shape), "slices")
 
 
 def array_bytes(dtype: str, shape: str) -> int:

@@ -13,8 +13,8 @@ import tiny
 
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.preflight import memory_plan, plan_page, targets
-from ncl_jax.runtime import hlo
+from ncl_jax.preflight import memory_plan, plan_page, roofline, targets
+from ncl_jax.runtime import hlo, hlo_cost
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 
@@ -106,6 +106,51 @@ def test_a_plan_that_does_not_fit_says_so():
   assert "DOES NOT FIT: Used 9G" in page and "train.grad_cache_chunks" in page
 
 
+# As the TPU compiler writes what crosses the network between slices, shortened.
+SENT = """
+  %send.1 = (f32[1,2,128]{2,1,0:T(2,128)}, u32[], token[]) send(%all-reduce.2, %a), \
+channel_id=3, is_host_transfer=true, frontend_attributes={\
+_xla_megascale_target="{1,2}x{0:7}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  %send-done.1 = token[] send-done(%send.1), channel_id=3
+  %send.2 = (bf16[64]{0}, u32[]{:S(2)}, token[]) send(%x, %b), channel_id=4, \
+frontend_attributes={_xla_megascale_transfer_type="ALL_GATHER"}
+  %send.3 = (f32[9]{0}, u32[], token[]) send(%x, %b), channel_id=5
+"""
+
+
+def test_what_crosses_the_network_between_slices_is_counted():
+  sent = tuple(hlo.between_slices(SENT))
+  assert [(c.kind, c.bytes) for c in sent] == [
+    ("all-reduce", 1024),
+    ("all-gather", 128),
+  ]
+  row = {"parameters": 2**20}
+  # 3.125 GB/s; of three slices, a sum's part is sent 2 * 2 / 3 times, others twice.
+  seconds = (1024 * 4 / 3 + 128 * 2) / 3.125e9
+  found = roofline.between_slices(sent, 3, "TPU v5 lite")
+  assert found == pytest.approx(seconds, rel=1e-12)
+  plan = memory_plan.Plan(
+    24, "TPU v5 lite", 48, 1, "ring", 1.0, row, slices=3, between=sent * 5000
+  )
+  page = plan_page.text(plan, "")
+  assert "24 x TPU v5 lite in 3 slices, batch 48 = 2 images" in page
+  assert re.search(r"all-gather, all-reduce +5\.49 in 10000\n +at least +2\.6 ms", page)
+  alone = memory_plan.Plan(8, "TPU v5 lite", 48, 1, "ring", 1.0, row)
+  assert "slices" not in plan_page.text(alone, "")
+
+
+def test_a_calls_steps_are_a_loop_that_counts_once():
+  """A millisecond of memory traffic in the loop's body is a millisecond a step."""
+  operation = hlo_cost.Operation(819_000_000, 0)
+  for steps in (1, 20):
+    plan = memory_plan.Plan(
+      8, "TPU v5 lite", 64, steps, "ring", 1.0, {}, operations=(operation,)
+    )
+    page = plan_page.text(plan, "")
+    assert re.search(r"TPU v5 lite +1\.0 ms +100% +8,000 ", page), page
+    assert "0.8 GB of main memory" in page
+
+
 def test_data_are_stood_in_for():
   config = config_lib.defaults()
   config.data.source = "tfds:imagenet2012"
@@ -119,6 +164,11 @@ def test_data_are_stood_in_for():
   assert np.all(source.split("train").labels == -1)
   with pytest.raises(InputError, match="data shape"):
     targets.dummy_data(config, (10, 5))
+
+
+def test_only_tpus_have_slices():
+  with pytest.raises(InputError, match="only TPUs have slices"):
+    targets.devices("cpu:8", slices=2)
 
 
 @pytest.mark.parametrize("name", ["v5e", "8", "cpu:0", "cpu:64", "v5e:4", "gpu:8"])
@@ -225,3 +275,21 @@ def test_a_tpu_without_a_tpu():
   (with_code,), (without,) = ([x for x in p if "temporary" in x] for p in pages)
   assert with_code == without and float(without.split()[-1]) > 1
   assert [sum(x.startswith("  program ") for x in page) for page in pages] == [1, 0]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
+def test_two_slices_without_a_tpu():
+  """Everything that devices exchange also crosses the network, and nothing else."""
+  command = [sys.executable, "-m", "launch.plan", "--config=tests/tiny.py:ncl"]
+  command += ["--topology=v5e:2x2", "--slices=2", "--data_shape=48,8,8,1,2"]
+  done = subprocess.run(
+    [*command, "--nocode"],
+    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert "8 x TPU v5 lite in 2 slices, batch 16" in done.stdout
+  (count,) = re.findall(r"slices, MiB.*\n .*all-reduce +[\d.]+ in (\d+)", done.stdout)
+  # Mean and variance of a ResNet-10's 12 layers, forward and backward.
+  assert int(count) >= 2 * 12
