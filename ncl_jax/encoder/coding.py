@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.sparse
 
 from ncl_jax import numerics
 from ncl_jax.encoder.autoencoder import Autoencoder
@@ -39,10 +40,20 @@ def codes(
   return encode
 
 
+def stacked(blocks: Iterator[np.ndarray]) -> scipy.sparse.csr_array:
+  """The blocks one below the other, as a sparse array."""
+  parts = [scipy.sparse.csr_array(block) for block in blocks]
+  return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
+
+
+def decoder(params: Params) -> np.ndarray:
+  """[D, E], the encoder transposed unless it is free."""
+  return params.get("decoder", params["kernel"].T)
+
+
 def decoded(params: Params, z: Any) -> np.ndarray:
   """Scaled embeddings [N, E] of codes that were not normalised, dense or sparse."""
-  decoder = params.get("decoder", params["kernel"].T)
-  return z @ decoder + params["pre_bias"]
+  return z @ decoder(params) + params["pre_bias"]
 
 
 def measured(

@@ -2,11 +2,10 @@
 
 import copy
 import math
-import pathlib
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse
 from sklearn.base import (
   BaseEstimator,
   ClassNamePrefixFeaturesOutMixin,
@@ -16,14 +15,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ncl_jax import checks
-from ncl_jax.encoder import coding, files, given, interchange, training
+from ncl_jax.encoder import coding, given, training
 from ncl_jax.encoder.autoencoder import Autoencoder
+from ncl_jax.encoder.exchange import Exchange
+from ncl_jax.encoder.names import Named
+from ncl_jax.encoder.pursuit import Pursuit
 from ncl_jax.encoder.scaling import measured
 from ncl_jax.errors import InputError
 
 
 class NonNegativeEncoder(
-  ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+  Named,
+  Pursuit,
+  Exchange,
+  ClassNamePrefixFeaturesOutMixin,
+  TransformerMixin,
+  BaseEstimator,
 ):
   """Turns embeddings into sparse non-negative codes.
 
@@ -66,6 +73,7 @@ class NonNegativeEncoder(
     expected_activation_: [D] mean of each column over the training data, descending.
     explained_variance_: share of the training data's variance that decoded codes
       explain; at most 1. Not of "contrastive".
+    names_: of the dimensions, after `name_dimensions`; see `names.Names`.
     n_features_in_: E.
 
   Source: Wen et al. 2025 (arXiv:2503.01776); Wang et al. 2024 (arXiv:2403.12459),
@@ -129,7 +137,8 @@ class NonNegativeEncoder(
       FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
         names the step. The encoder is then not fitted.
     """
-    self.__dict__.pop("scaling_", None)  # not fitted until training has succeeded
+    for name in ("scaling_", "names_"):  # not fitted until training has succeeded
+      self.__dict__.pop(name, None)
     given.check(self)
     X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
     if (pairs is None) != (self.positives != "pairs"):
@@ -161,15 +170,10 @@ class NonNegativeEncoder(
     Raises:
       ValueError: NaN, another width, or not numbers.
     """
-    check_is_fitted(self)
-    X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-    network = self._network(self._n_features_out)
-    encode = coding.codes(self.params_, network, self.scaling_, bool(self.normalize))
-    codes = (block.astype(X.dtype, copy=False) for block in encode(X))
-    if not self.sparse_output:
-      return np.concatenate(list(codes))
-    parts = [scipy.sparse.csr_array(block) for block in codes]
-    return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
+    blocks = self._blocks(X)
+    return (
+      coding.stacked(blocks) if self.sparse_output else np.concatenate(list(blocks))
+    )
 
   def inverse_transform(self, Z: Any) -> np.ndarray:
     """Embeddings [N, E] that the decoder makes of codes [N, D], dense or sparse.
@@ -181,12 +185,7 @@ class NonNegativeEncoder(
       InputError: the encoder has no decoder, or codes are normalised.
       ValueError: NaN, another width, or not numbers.
     """
-    check_is_fitted(self)
-    if self.objective == "contrastive":
-      raise InputError(
-        "objective = 'contrastive' trains no decoder: inverse_transform needs 'csr' or "
-        "'reconstruction'"
-      )
+    self._directions("inverse_transform")
     if self.normalize:
       raise InputError(
         "normalize = True: codes of unit length have lost their scale. Compute them "
@@ -228,59 +227,17 @@ class NonNegativeEncoder(
     vars(short).pop("explained_variance_", None)  # was of all dimensions
     return short
 
-  def save(self, path: str | pathlib.Path) -> None:
-    """Writes tensors and settings to a new file NAME.safetensors.
-
-    Raises:
-      InputError: if the file exists already or has another ending.
-    """
-    check_is_fitted(self)
-    files.save(self, path)
-
-  @classmethod
-  def load(cls, path: str | pathlib.Path) -> Self:
-    """Reads a file that `save` wrote, without executing anything in it.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      InputError: if it is another kind of file.
-    """
-    return files.load(cls, path)
-
-  def to_sentence_transformers(self, folder: str | pathlib.Path) -> None:
-    """Writes the weights as a `SparseAutoEncoder` module of sentence-transformers.
-
-    The module takes embeddings as `transform` does. Its codes are not normalised.
-
-    Raises:
-      InputError: the decoder is free, or one of the files exists already.
-    """
-    check_is_fitted(self)
-    if not self.tied:
-      raise InputError(
-        "tied = False: a SparseAutoEncoder's decoder is its encoder transposed"
-      )
-    interchange.write(folder, self.params_, self.scaling_, int(self.n_active))
-
-  @classmethod
-  def from_sentence_transformers(cls, folder: str | pathlib.Path) -> Self:
-    """Reads a module that sentence-transformers or `to_sentence_transformers` wrote.
-
-    Columns keep the module's order, so the encoder cannot be shortened.
-
-    Raises:
-      FileNotFoundError: if config.json or model.safetensors is missing.
-      InputError: if they hold another module.
-    """
-    params, scaling, k = interchange.read(folder)
-    made = cls(params["kernel"].shape[1], n_active=k)
-    made.params_, made.scaling_ = params, scaling
-    made.n_features_in_ = len(scaling.mean)
-    return made
-
   def __sklearn_is_fitted__(self) -> bool:
     """For `check_is_fitted`: training may have failed after setting some attributes."""
     return hasattr(self, "scaling_")
+
+  def _blocks(self, X: Any) -> Iterator[np.ndarray]:
+    """The codes of embeddings [N, E], block by block, in their type."""
+    check_is_fitted(self)
+    X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+    network = self._network(self._n_features_out)
+    encode = coding.codes(self.params_, network, self.scaling_, bool(self.normalize))
+    return (block.astype(X.dtype, copy=False) for block in encode(X))
 
   @property
   def _n_features_out(self) -> int:
@@ -337,5 +294,7 @@ class NonNegativeEncoder(
     self.expected_activation_ = self.expected_activation_[columns]
     for name in ("kernel", "bias"):
       self.params_[name] = np.ascontiguousarray(self.params_[name][..., columns])
+    if hasattr(self, "names_"):
+      self.names_ = self.names_.kept(columns)
     if "decoder" in self.params_:
       self.params_["decoder"] = self.params_["decoder"][columns]

@@ -2,19 +2,17 @@
 
 import json
 import pathlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import safetensors
 from flax import traverse_util
 
 from ncl_jax import interop
+from ncl_jax.encoder.names import Names
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
-
-if TYPE_CHECKING:
-  from ncl_jax.encoder.estimator import NonNegativeEncoder
 
 ENDING = ".safetensors"
 _FORMAT = "ncl_jax.NonNegativeEncoder 3"
@@ -22,7 +20,7 @@ _FORMAT = "ncl_jax.NonNegativeEncoder 3"
 _ARRAYS = ("loss_curve_", "expected_activation_", "explained_variance_")
 
 
-def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
+def save(encoder: Any, path: str | pathlib.Path) -> None:
   """Writes a fitted encoder to a new file NAME.safetensors, completely or not at all.
 
   Raises:
@@ -41,14 +39,18 @@ def save(encoder: "NonNegativeEncoder", path: str | pathlib.Path) -> None:
   }
   if hasattr(encoder, "feature_names_in_"):
     header["names"] = json.dumps(encoder.feature_names_in_.tolist(), allow_nan=False)
+  if hasattr(encoder, "names_"):
+    header["dimensions"] = json.dumps(encoder.names_.words, allow_nan=False)
   tensors = {n: np.asarray(getattr(encoder, n)) for n in _ARRAYS if hasattr(encoder, n)}
   tensors |= {f"scaling.{k}": np.asarray(v) for k, v in vars(encoder.scaling_).items()}
   tensors |= {f"network.{name}": tensor for name, tensor in encoder.params_.items()}
+  if hasattr(encoder, "names_"):
+    tensors |= {f"names.{x}": getattr(encoder.names_, x) for x in ("score", "chance")}
   content = interop.tensors_to_bytes(tensors, header)
   interop.publish(path, lambda file: file.write(content))
 
 
-def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
+def load(kind: Any, path: str | pathlib.Path) -> Any:
   """Reads a fitted encoder of class `kind`; nothing in the file is executed.
 
   Raises:
@@ -71,6 +73,9 @@ def load(kind: type["NonNegativeEncoder"], path: str | pathlib.Path):
   tree = traverse_util.unflatten_dict(tensors, sep=".")
   encoder.scaling_, encoder.params_ = Scaling(**tree["scaling"]), tree["network"]
   encoder.n_features_in_ = len(encoder.scaling_.mean)
+  if "dimensions" in header:
+    words = tuple(map(tuple, json.loads(header["dimensions"])))
+    encoder.names_ = Names(words, **tree["names"])
   if "names" in header:
     encoder.feature_names_in_ = np.asarray(json.loads(header["names"]), object)
   return encoder

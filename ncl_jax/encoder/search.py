@@ -1,5 +1,6 @@
 """Exact search by inner product, with dense rows and with sparse codes."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from ncl_jax.errors import InputError
 
 # Similarities in memory at a time.
 _HELD = 2**24
+# Dense queries at a time: few enough for a processor's cache.
+_QUERIES = 64
 
 
 def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
@@ -39,7 +42,8 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
 class InvertedIndex:
   """Lists for each dimension the items it is active in, so a search visits few items.
 
-  A query costs one product per item and dimension that are active in both.
+  A sparse query costs one product per item and dimension that are active in both, and a
+  dense one a product per active dimension of any item.
   """
 
   def __init__(self, codes: scipy.sparse.sparray | scipy.sparse.spmatrix):
@@ -59,21 +63,27 @@ class InvertedIndex:
     checks.finite("codes.data", self._lists.data)
     self.items = codes.shape[0]
 
-  def nearest(self, queries: scipy.sparse.spmatrix, k: int) -> np.ndarray:
-    """The k items with the largest inner product, for sparse queries [M, D].
+  @functools.cached_property
+  def _codes(self) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array(self._lists.T)
+
+  def nearest(self, queries: Any, k: int) -> np.ndarray:
+    """The k items with the largest inner product, for sparse or dense queries [M, D].
 
     Returns:
-      [M, k] int64 positions, the best first. -1 fills up if fewer than k items share a
-      dimension with the query; all others are equally near.
+      [M, k] int64 positions, the best first. For sparse queries, -1 fills up if fewer
+      than k items share a dimension with the query; all others are equally near.
 
     Raises:
       InputError: another k, width or type, or an entry that is NaN or infinite.
     """
     checks.whole("k", k, 1, self.items)
+    if isinstance(queries, np.ndarray):
+      return self._nearest_dense(queries, k)
     if not scipy.sparse.issparse(queries) or queries.ndim != 2:
       raise InputError(
-        f"queries have shape {list(np.shape(queries))}: they must be sparse "
-        "[M, D]; one row is scipy.sparse.csr_array(codes[[i]])"
+        f"queries have shape {list(np.shape(queries))}: they must be an array "
+        "or sparse [M, D]; one row is scipy.sparse.csr_array(codes[[i]])"
       )
     checks.same_width("queries", queries, "codes", self._lists.T)
     checks.real("queries.data", queries.data)
@@ -91,6 +101,18 @@ class InvertedIndex:
           values, positions = values[chosen], positions[chosen]
         order = np.lexsort((positions, -values))
         found[start + row, : len(order)] = positions[order]
+    return found
+
+  def _nearest_dense(self, queries: np.ndarray, k: int) -> np.ndarray:
+    checks.features("queries", queries)
+    checks.same_width("queries", queries, "codes", self._lists.T)
+    checks.finite("queries", queries)
+    queries = _wide(queries)
+    found = np.empty((len(queries), k), np.int64)
+    for start in range(0, len(found), _QUERIES):
+      part = slice(start, start + _QUERIES)
+      scores = self._codes @ np.ascontiguousarray(queries[part].T)
+      found[part] = largest(np.ascontiguousarray(scores.T), k)
     return found
 
 

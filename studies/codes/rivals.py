@@ -1,7 +1,8 @@
 """Dense, truncated, PCA, product-quantised and binary codes, and their searches."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import faiss
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.decomposition import PCA
 
 from ncl_jax.encoder import nearest
 
+LISTS = 256  # of IVF-PQ
 BITS = 8  # of a part of product quantisation: 256 centroids
 
 
@@ -82,6 +84,29 @@ def quantised(items: np.ndarray, queries: np.ndarray, k: int, size: int) -> Riva
   index.train(items)
   index.add(items)
   return Rival("PQ", size, lambda: index.search(queries, k)[1])
+
+
+def listed(
+  items: np.ndarray, queries: np.ndarray, k: int, size: int, probes: Sequence[int]
+) -> list[Rival]:
+  """IVF-PQ by faiss: 256 lists of items, of which a query visits some.
+
+  An item's number, which the lists also store, is not counted.
+  """
+  wide = -len(items[0]) % size
+  items, queries = (np.pad(x, ((0, 0), (0, wide))) for x in (items, queries))
+  index = faiss.index_factory(items.shape[1], f"IVF{LISTS},PQ{size}")
+  index.train(items)
+  index.add(items)
+
+  def search(probe: int) -> np.ndarray:
+    index.nprobe = probe
+    return index.search(queries, k)[1]
+
+  return [
+    Rival(f"IVF-PQ, {probe} lists", size, functools.partial(search, probe))
+    for probe in probes
+  ]
 
 
 def binary(items: np.ndarray, queries: np.ndarray, k: int, size: int) -> Rival:

@@ -150,9 +150,9 @@ def fitted(items: np.ndarray, dimensions: int, changed: dict) -> NonNegativeEnco
   return NonNegativeEncoder(dimensions, **settings).fit(items)
 
 
-def in_bytes(codes):
-  """The codes as they are after their values were stored in a byte each."""
-  step = codes.data.max() / 255
+def in_bytes(codes, levels: int = 255):
+  """The codes as they are after their values were rounded, to fit in a byte each."""
+  step = codes.data.max() / levels
   codes.data = np.rint(codes.data / step) * step
   codes.eliminate_zeros()
   return codes

@@ -339,6 +339,25 @@ def test_a_file_gives_the_same_codes(tmp_path, x, fitted):
     again.transform(x[:, :5])
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_active": 0}, {"normalize": False}])
+def test_an_onnx_graph_gives_the_same_codes(tmp_path, x, fitted, settings):
+  pytest.importorskip("onnx")
+  runtime = pytest.importorskip("onnxruntime")
+  made = copy.deepcopy(fitted).set_params(**settings)
+  made.to_onnx(tmp_path / "a.onnx")
+  rows = np.float32(np.concatenate([x, made.scaling_.mean[None]]))
+  rows[-1] -= 1e3 * np.float32(made.scaling_.deviation)  # far out
+  session = runtime.InferenceSession(tmp_path / "a.onnx")
+  (codes,) = session.run(None, {"embeddings": rows})
+  expected = made.transform(rows)
+  np.testing.assert_array_equal(codes > 0, expected > 0)
+  np.testing.assert_allclose(codes, expected, rtol=1e-5, atol=1e-6)
+  with pytest.raises(InputError, match="exists"):
+    made.to_onnx(tmp_path / "a.onnx")
+  with pytest.raises(InputError, match=r"ends in \.onnx"):
+    made.to_onnx(tmp_path / "a.pt")
+
+
 def test_a_file_keeps_names_free_decoders_and_no_generator(tmp_path, x):
   encoder = NonNegativeEncoder(
     np.int64(4), tied=False, epochs=0, random_state=np.random.RandomState(0)
@@ -420,7 +439,7 @@ def test_searches_find_what_scikit_learn_finds():
   items, queries = (x / np.linalg.norm(x, axis=1)[:, None] for x in (items, queries))
   index = InvertedIndex(scipy.sparse.csr_matrix(items))
   sparse = index.nearest(scipy.sparse.csr_matrix(queries), 5)
-  for found in (nearest(items, queries, 5), sparse):
+  for found in (nearest(items, queries, 5), sparse, index.nearest(queries, 5)):
     # Equals may come in another order: similarities are what must agree.
     padded = np.concatenate([items, np.zeros((1, 12))])
     s = np.einsum("md,mkd->mk", queries, padded[found])

@@ -1,0 +1,248 @@
+"""Names the dimensions of codes by words or classes that their active items share."""
+
+import collections
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+
+from ncl_jax import checks
+from ncl_jax.encoder import coding
+from ncl_jax.errors import InputError
+
+WORDS = 3  # of a name, at most
+CANDIDATES = 10  # words that are tried for it
+RAREST = 5  # items that have a word, at least
+_DIMENSIONS = 256  # whose correlations are in memory at a time
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attributes:
+  """What items have or do not have, such as words.
+
+  Attributes:
+    names: of the A attributes.
+    has: bool [N, A], sparse: whether an item has an attribute.
+  """
+
+  names: tuple[str, ...]
+  has: scipy.sparse.csr_array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Names:
+  """Names of dimensions.
+
+  Attributes:
+    words: of each of the D dimensions at most `WORDS` attributes, the best first; none
+      if none occurs more often in active items than in others.
+    score: [D] correlation, over items that did not choose the words, between an item
+      being active and having one of the words; 0 for a dimension without words.
+    chance: [D] the same after items and their attributes were permuted.
+  """
+
+  words: tuple[tuple[str, ...], ...]
+  score: np.ndarray
+  chance: np.ndarray
+
+  def kept(self, columns: np.ndarray) -> "Names":
+    """Only these dimensions, in this order."""
+    words = tuple(self.words[column] for column in columns)
+    return Names(words, self.score[columns], self.chance[columns])
+
+  def labels(self) -> np.ndarray:
+    """[D] such as "3: dog, breed", or "3" without words."""
+    texts = [f"{d}: {', '.join(w)}" if w else f"{d}" for d, w in enumerate(self.words)]
+    return np.asarray(texts, object)
+
+  def query(self, word: str) -> scipy.sparse.csr_array:
+    """[1, D] code of unit length: the scores of the dimensions with this word.
+
+    Raises:
+      InputError: no dimension has it with a score above 0; names similar words.
+    """
+    known = [d for d, words in enumerate(self.words) if self.score[d] > 0 and words]
+    found = [d for d in known if word in self.words[d]]
+    if not found:
+      others = sorted({w for d in known for w in self.words[d]})
+      near = difflib.get_close_matches(word, others, cutoff=0) or others[:3]
+      raise InputError(
+        f"no dimension is named {word!r}; of {len(others)} names similar ones are: "
+        f"{', '.join(near) or 'none'}"
+      )
+    weights = self.score[found] / np.linalg.norm(self.score[found])
+    shape = (1, len(self.words))
+    return scipy.sparse.csr_array((weights, (np.zeros_like(found), found)), shape)
+
+
+class Named:
+  """The methods of `NonNegativeEncoder` about names of dimensions."""
+
+  names_: Names
+  _blocks: Callable[[Any], Iterator[np.ndarray]]
+
+  def name_dimensions(self, X: Any, *, texts: Any = None, labels: Any = None) -> Self:
+    """Names each dimension by the words or classes of the items it is active in.
+
+    `names_` then has the names with scores and chance levels, `get_feature_names_out`
+    returns the names, and `query` searches by name.
+
+    Args:
+      X: [N, E] embeddings, in training or not.
+      texts: [N] a text of each, whose words become names; or
+      labels: [N] a class of each.
+
+    Raises:
+      InputError: both or neither are given, or of another number than X.
+    """
+    if (texts is None) == (labels is None):
+      raise InputError("names are words of texts or classes: give texts or labels")
+    codes = coding.stacked(self._blocks(X))
+    self.names_ = separating(
+      codes, of_labels(labels) if texts is None else of_texts(texts)
+    )
+    return self
+
+  def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+    """[D] names of the dimensions, with words after `name_dimensions`."""
+    names = super().get_feature_names_out(input_features)  # type: ignore[misc]
+    return self.names_.labels() if hasattr(self, "names_") else names
+
+  def query(self, word: str) -> scipy.sparse.csr_array:
+    """[1, D] a code that searches for items of a name, such as "dog".
+
+    Raises:
+      InputError: the dimensions have no names, or none has this word.
+    """
+    if not hasattr(self, "names_"):
+      raise InputError("the dimensions have no names yet: call name_dimensions first")
+    return self.names_.query(word)
+
+
+def of_texts(texts: Sequence[str]) -> Attributes:
+  """The lower-case words of at least two letters that occur in `RAREST` texts or more.
+
+  >>> of_texts(["a dog", "Dog!", "the dog", "dog", "dogs, dog"]).names
+  ('dog',)
+  """
+  found = [sorted(set(re.findall(r"[^\W\d_]{2,}", str(t).lower()))) for t in texts]
+  count = collections.Counter(word for words in found for word in words)
+  names = tuple(sorted(word for word, n in count.items() if n >= RAREST))
+  place = {word: i for i, word in enumerate(names)}
+  pairs = [(n, place[w]) for n, words in enumerate(found) for w in words if w in place]
+  return _attributes(names, np.asarray(pairs, np.int64).reshape(-1, 2), len(texts))
+
+
+def of_labels(labels: Sequence[Any]) -> Attributes:
+  """The class of each item as its only attribute."""
+  values, numbers = np.unique(np.asarray(labels), return_inverse=True)
+  pairs = np.stack([np.arange(len(numbers)), numbers.ravel()], 1)
+  return _attributes(tuple(map(str, values)), pairs, len(numbers))
+
+
+def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
+  """Names each dimension by the attributes that separate its active items best.
+
+  A random half of the items chooses. It takes the attribute of highest correlation (phi
+  coefficient) with being active, then those that raise the correlation of having at
+  least one of them. The other half gives the score.
+
+  Args:
+    codes: [N, D], sparse or dense; an entry above 0 is active.
+    attributes: of the same items.
+    seed: of the halves, and of the permutation for the chance level.
+
+  Raises:
+    InputError: another number of items, or fewer than four.
+  """
+  active = scipy.sparse.csr_array(codes) > 0
+  items = attributes.has.shape[0]
+  checks.whole("number of items", items, 4)
+  if active.shape[0] != items:
+    raise InputError(f"{active.shape[0]} codes for {items} items: one each is needed")
+  random = np.random.default_rng(seed)
+  order = random.permutation(items)
+  words, score = _named(active, attributes, order)
+  shuffled = active[random.permutation(items)]
+  chance = _named(shuffled, attributes, order)[1]
+  return Names(words, score, chance)
+
+
+def correlation(both: Any, first: Any, second: Any, count: int) -> np.ndarray:
+  """The phi coefficient of two yes-or-no properties of `count` items.
+
+  Args:
+    both: number of items with both properties.
+    first: number of items with the first one.
+    second: number of items with the second one.
+    count: number of items.
+
+  Returns:
+    Array in -1..1; 0 if all items or none have a property.
+
+  >>> float(correlation(2, 2, 2, 4)), float(correlation(0, 2, 2, 4))
+  (1.0, -1.0)
+  """
+  both, first, second = (np.asarray(n, np.float64) for n in (both, first, second))
+  spread = np.sqrt(first * (count - first) * second * (count - second))
+  return np.where(
+    spread > 0, (count * both - first * second) / (spread + ~(spread > 0)), 0
+  )
+
+
+def _attributes(names: tuple[str, ...], pairs: np.ndarray, items: int) -> Attributes:
+  has = (np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1]))
+  return Attributes(names, scipy.sparse.csr_array(has, (items, len(names))))
+
+
+def _named(
+  active: Any, attributes: Attributes, order: np.ndarray
+) -> tuple[tuple[tuple[str, ...], ...], np.ndarray]:
+  """(words, scores [D]): the first half of `order` chooses, the second scores."""
+  half = len(order) // 2
+  names, score = [], np.zeros(active.shape[1])
+  candidates = _candidates(active[order[:half]], attributes.has[order[:half]])
+  chooses, scores = (
+    tuple(scipy.sparse.csc_array(x[rows]) for x in (active, attributes.has))
+    for rows in (order[:half], order[half:])
+  )
+  for d, ranked in enumerate(candidates):
+    words: list[int] = []
+    best = 0.0
+    for word in ranked:
+      if (value := _of_words(chooses, d, [*words, word])) > best:
+        words, best = [*words, word], value
+      if len(words) == WORDS:
+        break
+    score[d] = _of_words(scores, d, words)
+    names.append(tuple(attributes.names[word] for word in words))
+  return tuple(names), score
+
+
+def _candidates(active: Any, has: Any) -> np.ndarray:
+  """[D, up to `CANDIDATES`] attributes of each dimension, by falling correlation."""
+  has, count = np.float64(1) * has, active.shape[0]
+  second = np.asarray(has.sum(0)).ravel()
+  found = []
+  for start in range(0, active.shape[1], _DIMENSIONS):
+    part = np.float64(1) * active[:, start : start + _DIMENSIONS]
+    first = np.asarray(part.sum(0)).reshape(-1, 1)
+    rows = correlation((part.T @ has).toarray(), first, second[None], count)
+    found.append(np.argsort(-rows, axis=1, kind="stable")[:, :CANDIDATES])
+  return np.concatenate(found)
+
+
+def _of_words(items: Any, d: int, words: list[int]) -> float:
+  """Correlation between dimension d being active and having one of the words.
+
+  `items` are the active dimensions and the attributes, column by column.
+  """
+  active, has = items
+  on = active.indices[active.indptr[d] : active.indptr[d + 1]]
+  any_word = np.unique(has[:, words].indices)
+  both = len(np.intersect1d(on, any_word))
+  return float(correlation(both, len(on), len(any_word), active.shape[0]))
