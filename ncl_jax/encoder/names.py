@@ -59,6 +59,14 @@ class Names:
     texts = [f"{d}: {', '.join(w)}" if w else f"{d}" for d, w in enumerate(self.words)]
     return np.asarray(texts, object)
 
+  def table(self) -> tuple[tuple[str, ...], np.ndarray]:
+    """(the W different words, [W, D] scores of the dimensions with each, else 0)."""
+    words = tuple(sorted({word for own in self.words for word in own}))
+    values = np.zeros((len(words), len(self.words)), np.float32)
+    for d, own in enumerate(self.words):
+      values[[words.index(word) for word in own], d] = self.score[d]
+    return words, values
+
   def query(self, word: str) -> scipy.sparse.csr_array:
     """[1, D] code of unit length: the scores of the dimensions with this word.
 

@@ -15,6 +15,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import collections
 import functools
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterator
@@ -68,28 +69,47 @@ def main() -> None:
   if flags.tune:
     asked = slice(flags.items, flags.items + TUNING_QUERIES)
   items, queries, true = parts(rows, slice(flags.items), asked)
-  encoders = {
-    name: [fitted(items, name, seed, flags.encoders) for seed in range(flags.seeds)]
-    for name in (OURS, "reconstruction")
-  }
   document = started(flags, items, queries)
   for active in flags.active:
-    if ENTRY_BYTES * active in {row["bytes"] for row in document["rows"]}:
+    if f"{active} {PURSUIT} 0" in document["hits"]:
       continue
-    searches = list(everything(items, queries, encoders, active))
-    hits = collections.defaultdict(list)
-    for method, _, search in searches:
-      hits[method].append(found(search(), true))
-      print(active, method, hits[method][-1].mean(), flush=True)
-    if flags.tune:
-      continue
-    spent = timed(searches, flags.repeats, len(queries))
-    document["rows"] += compared(hits, spent, active)
-    # After each size, so that a run that is stopped leaves something.
-    pathlib.Path(flags.json).write_text(json.dumps(document, indent=1) + "\n")
+    encoder = fitted(items, OURS, 0, flags.encoders)
+    searches = [*of_rivals(items, queries, active)]
+    searches += of_encoder(encoder, items, queries, active)
+    for method, search in searches:
+      note(document, active, method, 0, found(search(), true))
+    for method, spent in timed(searches, flags.repeats, len(queries)).items():
+      document["ms"][f"{active} {method}"] = spent
+    write(document, flags.json)
+  for seed, name in itertools.product(range(flags.seeds), (OURS, "reconstruction")):
+    for active in flags.active:
+      method = PURSUIT if name == OURS else PLAIN
+      if f"{active} {method} {seed}" in document["hits"]:
+        continue
+      encoder = fitted(items, name, seed, flags.encoders)
+      if name == OURS:
+        searches = of_encoder(encoder, items, queries, active)
+      else:
+        searches = [(PLAIN, of_pursuit(encoder, items, queries, active))]
+      for method, search in searches:
+        note(document, active, method, seed, found(search(), true))
+      write(document, flags.json)
   print("\n".join(shown(document)))
   if flags.figure:
-    draw(document["rows"], flags.figure)
+    draw([row for rows in compared(document).values() for row in rows], flags.figure)
+
+
+def note(document: dict, active: int, method: str, seed: int, hits: np.ndarray) -> None:
+  """Keeps the recall of each query."""
+  document["hits"][f"{active} {method} {seed}"] = [int(round(x * K)) for x in hits]
+  print(active, method, seed, hits.mean(), flush=True)
+
+
+def write(document: dict, file: str) -> None:
+  """After each step, so that a run that is stopped leaves something."""
+  if file:
+    text = json.dumps(document, separators=(",", ":")).replace('],"', '],\n"')
+    pathlib.Path(file).write_text(text + "\n")
 
 
 def fitted(items: np.ndarray, name: str, seed: int, folder: str) -> NonNegativeEncoder:
@@ -113,39 +133,30 @@ def started(flags, items: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
     "items": len(items),
     "queries": len(queries),
     "width": items.shape[1],
-    "seeds": flags.seeds,
     "machine": measure.machine(),
-    "rows": [],
+    "hits": {},
+    "ms": {},
   }
 
 
-def everything(
-  items: np.ndarray, queries: np.ndarray, encoders: dict, active: int
-) -> Iterator[tuple[str, int, Search]]:
-  """(method, seed, search) of all methods at a size; rivals have seed 0."""
+def of_rivals(items, queries, active: int) -> Iterator[tuple[str, Search]]:
+  """(method, search) of what needs no encoder."""
   from studies.codes import rivals  # needs faiss
 
+  # One thread each, so that CPU time is the time of a query.
+  rivals.faiss.omp_set_num_threads(1)
   size = ENTRY_BYTES * active
   made = [rivals.dense(items, queries, K)]
   made += rivals.compressed(items, queries, K, size)
   made += rivals.listed(items, queries, K, size, PROBES)
   for rival in made:
-    yield rival.method, 0, rival.search
+    yield rival.method, rival.search
   chosen = np.random.default_rng(0).permutation(len(items))[:DIMENSIONS]
-  yield ROWS, 0, of_rows(items, queries, items[chosen], active)
-  for seed, encoder in enumerate(encoders[OURS]):
-    for method, search in of_codes(encoder, items, queries, active):
-      yield method, seed, search
-    index = InvertedIndex(in_bytes(encoder.encode_items(items), LEVELS))
-    yield PURSUIT, seed, of_queries(index, encoder, queries)
-  for seed, encoder in enumerate(encoders["reconstruction"]):
-    stored = encoder.set_params(n_active=active).encode_items(items)
-    index = InvertedIndex(in_bytes(stored, LEVELS))
-    yield PLAIN, seed, of_queries(index, encoder, queries)
+  yield ROWS, of_rows(items, queries, items[chosen], active)
 
 
-def of_codes(encoder, items, queries, active: int) -> Iterator[tuple[str, Search]]:
-  """(method, search) of codes that the encoder computes, without pursuit."""
+def of_encoder(encoder, items, queries, active: int) -> Iterator[tuple[str, Search]]:
+  """(method, search) of an encoder of CSR."""
   encoder.set_params(n_active=active, normalize=True)
   index = InvertedIndex(in_bytes(encoder.transform(items), LEVELS))
   for name, factor in ((OURS, 1), (LONGER, 4)):
@@ -179,8 +190,10 @@ def of_unit_length(codes, directions: np.ndarray):
   return scipy.sparse.csr_array(scipy.sparse.diags_array(1 / length) @ codes)
 
 
-def of_queries(index: InvertedIndex, encoder, queries) -> Search:
+def of_pursuit(encoder, items, queries, active: int) -> Search:
   """A search that computes the queries' codes, too."""
+  stored = encoder.set_params(n_active=active).encode_items(items)
+  index = InvertedIndex(in_bytes(stored, LEVELS))
   return lambda: index.nearest(encoder.encode_queries(queries), K)
 
 
@@ -191,64 +204,69 @@ def found(positions: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def timed(searches, repeats: int, queries: int) -> dict[str, float]:
-  """CPU milliseconds of a query of each method, of its first seed."""
-  import faiss
-
-  contestants = {method: search for method, seed, search in searches if seed == 0}
-  # One thread each, so that CPU time is the time of a query.
-  faiss.omp_set_num_threads(1)
+  """CPU milliseconds of a query of each method."""
   with threadpoolctl.threadpool_limits(1):
-    spent = measure.interleaved(contestants, repeats)
+    spent = measure.interleaved(dict(searches), repeats)
   return {method: 1000 * row["cpu"] / queries for method, row in spent.items()}
 
 
-def compared(hits: dict[str, list], spent: dict[str, float], active: int) -> list[dict]:
-  """A row for each method: recall over seeds, time, and what others are behind by.
+def compared(document: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+  """By active entries a row for each method: recall over seeds, and time.
 
   "minus" holds, for each other method, the mean difference of a query's recall, itself
-  a mean over seeds, and the half-width of its 95 % interval over queries.
+  a mean over seeds, with the half-width of its 95 % interval over queries.
   """
-  means = {method: np.mean(each, axis=0) for method, each in hits.items()}
-  rows = []
-  for method, own in means.items():
-    seeds = [float(np.mean(one)) for one in hits[method]]
-    row = {"method": method, "bytes": ENTRY_BYTES * active, "recall": float(own.mean())}
-    row |= {"seeds": seeds, "ms": spent[method]}
-    if method == PURSUIT:
-      row["minus"] = {
-        other: [float(np.mean(own - x)), 1.96 * float(np.std(own - x) / len(x) ** 0.5)]
-        for other, x in means.items()
-        if other != method
+  by: dict[int, dict[str, list]] = collections.defaultdict(dict)
+  for key, hits in document["hits"].items():
+    active, _, rest = key.partition(" ")
+    method, _, _ = rest.rpartition(" ")
+    by[int(active)].setdefault(method, []).append(np.array(hits) / K)
+  found = {}
+  for active, each in sorted(by.items()):
+    means = {method: np.mean(hits, axis=0) for method, hits in each.items()}
+    found[active] = [
+      {
+        "method": method,
+        "bytes": ENTRY_BYTES * active,
+        "recall": float(own.mean()),
+        "seeds": [float(np.mean(one)) for one in each[method]],
+        "ms": document["ms"].get(f"{active} {method}"),
+        "minus": {other: interval(own - x) for other, x in means.items()},
       }
-    rows.append(row)
-  return rows
+      for method, own in means.items()
+    ]
+  return found
+
+
+def interval(difference: np.ndarray) -> str:
+  """Mean over queries and half-width of its 95 % interval."""
+  half = 1.96 * np.std(difference) / len(difference) ** 0.5
+  return f"{difference.mean():+.3f} ± {half:.3f}"
 
 
 def shown(document: dict[str, Any]) -> list[str]:
   """Tables: recall by bytes, what others are behind by, and recall over time."""
-  by: dict[int, dict[str, dict]] = collections.defaultdict(dict)
-  for row in document["rows"]:
-    by[row["bytes"]][row["method"]] = row
   quality, better, time = [], [], []
-  for size, rows in sorted(by.items()):
-    first = {"bytes": size, "active": size // ENTRY_BYTES}
-    plain = {m: row for m, row in rows.items() if m not in CURVES and m != "dense"}
-    quality.append(first | {m: row["recall"] for m, row in plain.items()})
-    minus = rows[PURSUIT]["minus"]
-    cells = {m: f"{minus[m][0]:+.3f} ± {minus[m][1]:.3f}" for m in plain if m in minus}
-    spread = max(rows[PURSUIT]["seeds"]) - min(rows[PURSUIT]["seeds"])
-    better.append({"bytes": size} | cells | {"range over seeds": spread})
-    for method, row in rows.items():
-      if method in CURVES or method in TIMED:
-        one = {"recall": row["recall"], "ms": row["ms"]}
-        time.append({"bytes": size, "method": method} | one)
+  for active, rows in compared(document).items():
+    by = {row["method"]: row for row in rows}
+    first = {"bytes": ENTRY_BYTES * active, "active": active}
+    plain = [m for m in by if m not in CURVES[:-1] and m != "dense"]
+    quality.append(first | {m: by[m]["recall"] for m in plain})
+    own = by[PURSUIT]
+    cells = {m: own["minus"][m] for m in plain if m != PURSUIT}
+    low, high = min(own["seeds"]), max(own["seeds"])
+    seeds = {"seeds": len(own["seeds"]), "lowest": low, "highest": high}
+    better.append({"bytes": ENTRY_BYTES * active} | cells | seeds)
+    for method in TIMED:
+      one = {"recall": by[method]["recall"], "ms": by[method]["ms"]}
+      time.append(first | {"method": method} | one)
   lines: list[str] = []
   for table in (quality, better, time):
     lines += [*measure.table(table), ""]
   return lines[:-1]
 
 
-TIMED = ("dense", "PCA", "PQ", "binary", OURS, PURSUIT)
+TIMED = ("dense", "PCA", "PQ", *CURVES, "binary", OURS, PURSUIT)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ def test_a_query_takes_the_dimensions_of_its_word():
     (("tax", "law"), ("dog",), ("law",), ()), np.array([3.0, 1, 4, 0]), None
   )
   np.testing.assert_allclose(found.query("law").toarray(), [[0.6, 0, 0.8, 0]])
+  words, values = found.table()
+  assert words == ("dog", "law", "tax")
+  np.testing.assert_array_equal(values, [[0, 1, 0, 0], [3, 0, 4, 0], [3, 0, 0, 0]])
   with pytest.raises(InputError, match="'lav'.* law"):
     found.query("lav")
 

@@ -219,7 +219,8 @@ const COLUMNS = [
   { key: "words", title: "words", name: true, computed: "top_words",
     sort: (s, d) => texts(s, "words", d).map(([, word]) => word).join(" "),
     text: (s, d) => texts(s, "words", d).slice(0, 2).map(([, word]) => word).join(", ") || "–",
-    about: "words of the captions that activate it most, each given to the text tower alone" },
+    about: "words that belong to it most: by the text tower, which gets each alone, or names of "
+      + "its dimensions" },
   { key: "purity", title: `top ${best}`, labelled: true,
     sort: (s, d) => s.purity[d], text: (s, d) => percent(s.purity[d]),
     about: `that class's share of the ${best} ${items} that activate the dimension most, or of `
