@@ -30,11 +30,13 @@ def write(
     normalize: whether codes have unit length.
 
   Raises:
-    InputError: if the file exists already or has another ending.
+    InputError: if the file exists already or has another ending, or onnx is missing.
   """
-  import onnx
-  from onnx import helper, numpy_helper
-
+  try:
+    import onnx
+    from onnx import helper, numpy_helper
+  except ImportError as error:
+    raise InputError("to_onnx needs the package onnx: pip install onnx") from error
   if pathlib.PurePath(path).suffix != ENDING:
     raise InputError(f"{path}: the name of an ONNX graph ends in {ENDING}")
   width, out = params["kernel"].shape

@@ -19,8 +19,8 @@ def pursue(x: np.ndarray, directions: np.ndarray, active: int) -> np.ndarray:
   """Non-negative weights of a few directions whose sum is close to each row.
 
   Matching pursuit: `active` times, the unused direction of largest inner product with
-  the residual is subtracted from it. Least squares then gives the weights of the chosen
-  directions, and negative ones become 0.
+  the residual is subtracted from it. Least squares, with a penalty of 1e-4 on squared
+  weights, then gives those of the chosen directions, and negative ones become 0.
 
   Args:
     x: [N, E].
@@ -32,7 +32,7 @@ def pursue(x: np.ndarray, directions: np.ndarray, active: int) -> np.ndarray:
 
   Source: Mallat and Zhang 1993, Matching pursuits with time-frequency dictionaries.
 
-  >>> pursue(np.array([[3.0, -1.0, 2.0]]), np.eye(3), 1).tolist()
+  >>> pursue(np.array([[3.0, -1.0, 2.0]]), np.eye(3), 1).round(2).tolist()
   [[3.0, 0.0, 0.0]]
   """
   gram = directions @ directions.T

@@ -210,7 +210,15 @@ def tuned(rows: np.ndarray, flags):
 
 def tables(folder: pathlib.Path) -> list[str]:
   """The lines of the page's tables, of the data in a folder."""
-  return shown(json.loads((folder / "glosses.json").read_text()))
+  from studies.codes import names  # it imports this module
+
+  lines: list[str] = []
+  for study, file in (
+    (shown, "glosses"),
+    (names.shown, "names"),
+  ):
+    lines += [*study(json.loads((folder / f"{file}.json").read_text())), ""]
+  return lines[:-1]
 
 
 def shown(document: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import sys
 import tracemalloc
 
 import jax
@@ -356,6 +357,12 @@ def test_an_onnx_graph_gives_the_same_codes(tmp_path, x, fitted, settings):
     made.to_onnx(tmp_path / "a.onnx")
   with pytest.raises(InputError, match=r"ends in \.onnx"):
     made.to_onnx(tmp_path / "a.pt")
+
+
+def test_a_missing_onnx_is_named(tmp_path, fitted, monkeypatch):
+  monkeypatch.setitem(sys.modules, "onnx", None)
+  with pytest.raises(InputError, match="pip install onnx"):
+    fitted.to_onnx(tmp_path / "a.onnx")
 
 
 def test_a_file_keeps_names_free_decoders_and_no_generator(tmp_path, x):

@@ -54,6 +54,19 @@ def test_binary_codes_are_signs_of_projections():
   )
 
 
+def test_lists_trade_recall_for_visits():
+  rng = np.random.default_rng(5)
+  items, queries = unit(rng, 10_000, 8), unit(rng, 50, 8)
+  true = nearest(items, queries, 10)
+  few, all_ = rivals.listed(items, queries, 10, 8, (1, 256))
+  assert (few.size, few.method, all_.method) == (
+    8,
+    "IVF-PQ, 1 lists",
+    "IVF-PQ, 256 lists",
+  )
+  assert recall(few.search(), true) + 0.1 < recall(all_.search(), true) > 0.9
+
+
 def test_rivals_are_of_the_bytes_that_they_are_compared_at():
   rng = np.random.default_rng(2)
   items, queries = unit(rng, 300, 30), unit(rng, 20, 30)
