@@ -13,17 +13,19 @@ class Gate:
 
   Attributes:
     refuse: maps a method and a path to the status of the answer; 0 forwards.
+    upstream: URL of the other server.
   """
 
-  def __init__(self, upstream="", refuse=lambda method, path: 0):
-    self._upstream, self.refuse = urllib.parse.urlsplit(upstream).netloc, refuse
+  def __init__(self, refuse=lambda method, path: 0):
+    self.refuse, self.upstream = refuse, ""
 
   def answer(self, method, path, headers, body):
     """(status, headers, body) of a request."""
     if status := self.refuse(method, path):
       error = {"error": {"code": status, "message": "refused by the gate"}}
       return status, {"Content-Type": "application/json"}, json.dumps(error).encode()
-    with contextlib.closing(http.client.HTTPConnection(self._upstream)) as connection:
+    place = urllib.parse.urlsplit(self.upstream).netloc
+    with contextlib.closing(http.client.HTTPConnection(place)) as connection:
       connection.request(method, path, body, headers)
       found = connection.getresponse()
       return found.status, dict(found.getheaders()), found.read()

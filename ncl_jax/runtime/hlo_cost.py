@@ -24,6 +24,7 @@ _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|ConcatBitcast)"')
 _SLICES = ("slice", "dynamic-slice", "gather")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|branch_computations)=\{?%?([\w.\-]+)")
+_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
@@ -109,8 +110,7 @@ def _of_computation(
     if _FREE_CALLS.search(instruction.attributes):
       continue
     if opcode in ("while", "call", "conditional", "async-start") and called:
-      trips = _TRIPS.search(instruction.attributes)
-      more = times * (int(trips[1]) if trips else 1)
+      more = times * _trips(instruction, computations)
       yield from _of_computation(computations, called[1], more)
       continue
     inner = computations.get(called[1], {}) if called else {}
@@ -118,6 +118,20 @@ def _of_computation(
     flops = _flops(instruction, known, computations)
     if moved or flops:
       yield Operation(moved, flops, times)
+
+
+def _trips(instruction: _Instruction, computations: _Computations) -> int:
+  """How often a loop runs; 1 where that is not a number in the program."""
+  if trips := _TRIPS.search(instruction.attributes):
+    return int(trips[1])
+  # A TPU's compiler says it only in the condition: a counter from 0 is less than it.
+  condition = _CONDITION.search(instruction.attributes)
+  inside = computations.get(condition[1], {}) if condition else {}
+  root = list(inside.values())[-1] if inside else None
+  if not root or root.opcode != "compare" or "direction=LT" not in root.attributes:
+    return 1
+  limit = inside[root.operands[-1]]
+  return int(limit.attributes[:-1]) if limit.opcode == "constant" else 1
 
 
 def _moved(
@@ -267,7 +281,7 @@ def _instruction(line: str) -> _Instruction:
     opcode,
     tuple(_array(*found) for found in _ARRAY.findall(kind)),
     tuple(re.findall(r"%([\w.\-]+)", inside)),
-    f"{inside})" if opcode == "parameter" else attributes,
+    f"{inside})" if opcode in ("parameter", "constant") else attributes,
   )
 
 

@@ -123,8 +123,8 @@ def _between_slices(config: ConfigDict, source: Source, slices: int) -> list[str
     return []
   return [
     f"{slices} TPU slices: the statistics of {layers} BatchNorm layers cover all of "
-    f"them, so that a step waits about {2 * layers} times for the network between the "
-    "slices, forward and backward, one layer after the other. ncl plan --slices counts "
-    "what is sent. Use one slice, or a backbone without BatchNorm, as "
+    f"them, so that a step waits at least {2 * layers} times for the network between "
+    "the slices, forward and backward, one layer after the other. ncl plan --slices "
+    "counts what is sent. Use one slice, or a backbone without BatchNorm, as "
     "--config.model.backbone=vit_small"
   ]

