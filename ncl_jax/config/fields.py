@@ -174,14 +174,7 @@ def set_method(config: ConfigDict, argument: str) -> None:
       "with a transform "
       f"{', '.join(f'{name},TRANSFORM' for name in methods.WITH_TRANSFORM)}"
     )
-  config.method = variant
-  method, plain = methods.by_variant(variant)
-  # CL and NCL are the two sides of a config's own loss, be it CLIP's.
-  if method is not methods.NT_XENT:
-    config.loss.name = method.name
-  method.set_up(config, plain)
-  if not methods.of(config).takes("loss.learn_temperature"):
-    config.loss.learn_temperature = False
+  methods.set_up(config, variant)
   if not transformed:
     config.loss.transform = "identity"
   elif rest:

@@ -5,7 +5,6 @@ compares `loss.name`. To add a method, add its record to a list of this package 
 loss to `ncl_jax/losses`.
 """
 
-from ncl_jax.methods.pairs import NT_XENT
 from ncl_jax.methods.record import LossInputs, Method, Setting
 from ncl_jax.methods.registry import (
   BY_NAME,
@@ -16,13 +15,13 @@ from ncl_jax.methods.registry import (
   check,
   of,
   published,
+  set_up,
   settings,
 )
 
 __all__ = [
   "BY_NAME",
   "METHODS",
-  "NT_XENT",
   "VARIANTS",
   "WITH_TRANSFORM",
   "LossInputs",
@@ -32,5 +31,6 @@ __all__ = [
   "check",
   "of",
   "published",
+  "set_up",
   "settings",
 ]

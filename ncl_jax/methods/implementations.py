@@ -1,12 +1,12 @@
 """Losses of a whole batch on a mesh, by the implementation that fits its memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from ncl_jax import losses
+from ncl_jax.methods.record import LossInputs
 from ncl_jax.runtime import sharding as sharding_lib
 
 # Similarities on a device up to which it holds them all at once. Beyond that,
@@ -45,95 +45,76 @@ def choose(rows: int, width: int, devices: int) -> str:
   return "gathered" if rows * width * 4 <= GATHER_BYTES else "ring"
 
 
-def nt_xent(
-  mesh: Mesh | None, precision: str = "highest"
-) -> Callable[[jax.Array, Any], jax.Array]:
-  """`losses.nt_xent` of a batch that is split over a mesh, see `choose`.
+def nt_xent(given: LossInputs) -> jax.Array:
+  """The mean of `each_nt_xent`, []."""
+  settings = given.settings
+  return each_nt_xent(given.f, given.temperature, given.mesh, settings.precision).mean()
+
+
+def each_nt_xent(
+  z: jax.Array, temperature: Any, mesh: Mesh | None, precision: str = "highest"
+) -> jax.Array:
+  """`losses.nt_xent` [N, 2] of global arrays split over a mesh; see `choose`.
 
   Args:
+    z: [N, 2, D].
+    temperature: a number, or the learnt value.
     mesh: from `sharding.make_mesh`; None for one device.
     precision: of the matrix products.
-
-  Returns:
-    `f(z, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
   """
-  devices = mesh.size if mesh else 1
   block = CPU_BLOCK if sharding_lib.platform(mesh) == "cpu" else BLOCK
+  chosen = choose(2 * z.shape[0], z.shape[2], mesh.size if mesh else 1)
+  if chosen in ("plain", "tiled"):
+    size = None if chosen == "plain" else block
+    return losses.nt_xent(
+      z, temperature=temperature, block_size=size, precision=precision
+    )
 
-  def compute(z, temperature):
-    chosen = choose(2 * z.shape[0], z.shape[2], devices)
-    if chosen in ("plain", "tiled"):
-      size = None if chosen == "plain" else block
-      return losses.nt_xent(
-        z, temperature=temperature, block_size=size, precision=precision
-      )
-
-    def part(z, *learnt):
-      return losses.nt_xent(
-        z,
-        temperature=learnt[0] if learnt else temperature,
-        block_size=block,
-        axis_name=sharding_lib.AXIS,
-        ring=chosen == "ring",
-        precision=precision,
-      )
-
-    # A number known now is left to the loss, which makes use of it.
-    learnt = (temperature,) if isinstance(temperature, jax.Array) else ()
-    rows = PartitionSpec(sharding_lib.AXIS)
-    return jax.shard_map(
-      part,
-      mesh=mesh,
-      in_specs=(rows, *(PartitionSpec() for _ in learnt)),
-      out_specs=rows,
-    )(z, *learnt)
-
-  return compute
-
-
-def sup_con(precision: str = "highest") -> Callable[..., jax.Array]:
-  """`losses.sup_con` of the whole batch, in blocks of rows if it is large.
-
-  Args:
-    precision: of the matrix products.
-
-  Returns:
-    `f(z, labels, temperature) -> [N, 2]` of global arrays, z [N, 2, D].
-  """
-  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
-
-  def compute(z, labels, temperature):
-    plain = choose(2 * z.shape[0], z.shape[2], 1) == "plain"
-    return losses.sup_con(
+  def part(z, *learnt):
+    return losses.nt_xent(
       z,
-      labels,
-      temperature=temperature,
-      block_size=None if plain else block,
+      temperature=learnt[0] if learnt else temperature,
+      block_size=block,
+      axis_name=sharding_lib.AXIS,
+      ring=chosen == "ring",
       precision=precision,
     )
 
-  return compute
+  # A number known now is left to the loss, which makes use of it.
+  learnt = (temperature,) if isinstance(temperature, jax.Array) else ()
+  rows = PartitionSpec(sharding_lib.AXIS)
+  return jax.shard_map(
+    part,
+    mesh=mesh,
+    in_specs=(rows, *(PartitionSpec() for _ in learnt)),
+    out_specs=rows,
+  )(z, *learnt)
 
 
-def clip(precision: str = "highest") -> Callable[..., jax.Array]:
-  """`losses.clip` of the whole batch, in blocks of rows if it is large.
+def sup_con(given: LossInputs) -> jax.Array:
+  """The mean of `losses.sup_con` over the batch, in blocks of rows if it is large."""
+  return losses.sup_con(
+    given.f,
+    given.labels,
+    temperature=given.temperature,
+    block_size=_block_size(given.f),
+    precision=given.settings.precision,
+  ).mean()
 
-  Args:
-    precision: of the matrix products.
 
-  Returns:
-    `f(z, temperature) -> [N]` of global arrays, z [N, 2, D], the towers side by side.
-  """
-  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+def clip(given: LossInputs) -> jax.Array:
+  """The mean of `losses.clip` over the batch, in blocks of rows if it is large."""
+  return losses.clip(
+    given.f[:, 0],
+    given.f[:, 1],
+    temperature=given.temperature,
+    block_size=_block_size(given.f),
+    precision=given.settings.precision,
+  ).mean()
 
-  def compute(z, temperature):
-    plain = choose(2 * z.shape[0], z.shape[2], 1) == "plain"
-    return losses.clip(
-      z[:, 0],
-      z[:, 1],
-      temperature=temperature,
-      block_size=None if plain else block,
-      precision=precision,
-    )
 
-  return compute
+def _block_size(z: jax.Array) -> int | None:
+  """Rows of a block; None for all at once."""
+  if choose(2 * z.shape[0], z.shape[2], 1) == "plain":
+    return None
+  return CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK

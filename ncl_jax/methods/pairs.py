@@ -5,28 +5,13 @@ from ncl_jax.methods import implementations
 from ncl_jax.methods.record import LEARN_TEMPERATURE, PAIR_SETTINGS, LossInputs, Method
 
 
-def _nt_xent(given: LossInputs):
-  loss = implementations.nt_xent(given.mesh, given.settings.precision)
-  return loss(given.f, given.temperature).mean()
-
-
-def _sup_con(given: LossInputs):
-  loss = implementations.sup_con(given.settings.precision)
-  return loss(given.f, given.labels, given.temperature).mean()
-
-
-def _clip(given: LossInputs):
-  loss = implementations.clip(given.settings.precision)
-  return loss(given.f, given.temperature).mean()
-
-
 def _spectral(given: LossInputs):
   return losses.spectral(given.f, precision=given.settings.precision)
 
 
 NT_XENT = Method(
   name="nt_xent",
-  loss=_nt_xent,
+  loss=implementations.nt_xent,
   variants=(("cl", "ncl"),),
   negatives=(
     "each view has {twice} negatives, both views of the other images of the batch"
@@ -34,13 +19,14 @@ NT_XENT = Method(
   candidates=lambda batch_size: 2 * batch_size - 1,
   released=True,
   settings=(*PAIR_SETTINGS, LEARN_TEMPERATURE),
+  projector_alone=True,
   implementation=implementations.choose,
 )
 METHODS = (
   NT_XENT,
   Method(
     name="sup_con",
-    loss=_sup_con,
+    loss=implementations.sup_con,
     variants=(("supcon", "supcon_ncl"),),
     negatives=(
       "each view has {candidates} other views of the batch as candidates; those of its "
@@ -53,7 +39,7 @@ METHODS = (
   # Its configs are of the methods "cl" and "ncl".
   Method(
     name="clip",
-    loss=_clip,
+    loss=implementations.clip,
     negatives=(
       "each image has {others} texts as negatives, each text {others} images of the "
       "batch"

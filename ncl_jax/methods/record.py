@@ -86,6 +86,7 @@ class Method:
     settings: the fields that it takes beside those common to all methods.
     set_up: changes a config, given the method's variant without the transform.
     published: fields of the method's published recipe: (common, ImageNet-100's own).
+    projector_alone: whether a projector can learn it on a backbone's stored features.
     implementation: which one `loss` takes, by (rows, width, devices), where there are
       several.
   """
@@ -105,6 +106,7 @@ class Method:
   settings: tuple[Setting, ...] = ()
   set_up: Callable[[ConfigDict, str], None] = lambda config, variant: None
   published: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+  projector_alone: bool = False
   implementation: Callable[[int, int, int], str] | None = None
 
   @property

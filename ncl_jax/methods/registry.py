@@ -35,6 +35,18 @@ def by_variant(variant: str) -> tuple[Method, str]:
   raise KeyError(variant)
 
 
+def set_up(config: ConfigDict, variant: str) -> None:
+  """Gives a config the loss and the settings of one of `VARIANTS`, in place."""
+  config.method = variant
+  method, plain = by_variant(variant)
+  # CL and NCL are the two sides of a config's own loss, be it CLIP's.
+  if method is not pairs.NT_XENT:
+    config.loss.name = method.name
+  method.set_up(config, plain)
+  if not of(config).takes("loss.learn_temperature"):
+    config.loss.learn_temperature = False
+
+
 def settings() -> tuple[Setting, ...]:
   """Every field that only some methods take, once."""
   return tuple(dict.fromkeys(s for method in METHODS for s in method.settings))

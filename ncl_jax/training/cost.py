@@ -81,7 +81,7 @@ def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
       "--config.model.dtype=float32 --config.train.epochs=100"
     )
   long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
-  if long and methods.of(config) is methods.NT_XENT:
+  if long and methods.of(config).projector_alone:
     lines.append(
       "Advice    or minutes: ncl train_projector trains the projector alone, on a "
       "pretrained\n          backbone's file; see docs/your_images.md"

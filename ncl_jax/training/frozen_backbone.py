@@ -128,10 +128,9 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
   config = config.copy_and_resolve_references()
   if config.method not in ("cl", "ncl"):
     raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
-  if methods.of(config) is not methods.NT_XENT:
-    raise InputError(
-      f"loss.name is {config.loss.name}: allowed is {methods.NT_XENT.name}"
-    )
+  if not methods.of(config).projector_alone:
+    allowed = ", ".join(m.name for m in methods.METHODS if m.projector_alone)
+    raise InputError(f"loss.name is {config.loss.name}: allowed is {allowed}")
   usual = config_lib.defaults()
   for key in NOT_TAKEN:
     if config_lib.get(config, key) != config_lib.get(usual, key):

@@ -45,7 +45,10 @@ def test_every_form_is_the_plain_loss(form, devices, monkeypatch, x64):
   assert implementations.choose(48, 5, devices) == form
   mesh = mesh_of(devices)
   rows = NamedSharding(mesh, PartitionSpec("data"))
-  compute = implementations.nt_xent(mesh)
+
+  def compute(z, temperature):
+    return implementations.each_nt_xent(z, temperature, mesh)
+
   known = jax.jit(lambda z: compute(z, 0.2), in_shardings=rows)
   np.testing.assert_allclose(known(z), expected, rtol=1e-12)
   traced = jax.jit(compute, in_shardings=(rows, None))
@@ -65,8 +68,12 @@ def test_a_batch_of_the_recipe_is_small():
 def test_precision_reaches_every_form(form, devices, monkeypatch):
   force(monkeypatch, form)
   for precision in losses.PRECISIONS:
-    compute = implementations.nt_xent(mesh_of(devices), precision)
-    text = jax.jit(lambda z, f=compute: f(z, 0.2)).lower(jnp.ones((24, 2, 5))).as_text()
+    settings = 0.2, mesh_of(devices), precision
+    text = (
+      jax.jit(lambda z, rest=settings: implementations.each_nt_xent(z, *rest))
+      .lower(jnp.ones((24, 2, 5)))
+      .as_text()
+    )
     products = re.findall("dot_general.*", text)
     sign = "[HIGHEST, HIGHEST]" if precision == "highest" else "bf16>"
     assert products and all(sign in line for line in products)
