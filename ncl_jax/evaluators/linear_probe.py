@@ -21,7 +21,7 @@ from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.registry import evaluator
 from ncl_jax.evaluators.rows import Row
 from ncl_jax.evaluators.run import ALL_LAYERS, LAYERS, FeatureSource, Run
-from ncl_jax.runtime import checkpoint
+from ncl_jax.runtime import tensors
 
 PROTOCOLS = ("lbfgs", "sgd")
 SGD_EPOCHS = 50  # of the paper's recipe
@@ -152,10 +152,10 @@ def _by_sgd(
     "params": {k: v for k, v in run.variables["params"].items() if k != "probe"},
     "batch_stats": run.variables["batch_stats"],
   }
-  before = checkpoint.digest(network)
+  before = tensors.digest(network)
   trained = supervised.train(recipe, run, layers=layers, frozen=True, folder=folder)
   # Of what the test features below are made with.
-  after = checkpoint.digest(trained.variables)
+  after = tensors.digest(trained.variables)
   if after != before:
     raise RuntimeError(
       f"the probe changed the network: its hash was {before}, is {after}"

@@ -22,8 +22,8 @@ from ncl_jax.data.source import Source
 from ncl_jax.evaluators import supervised_loop, supervised_optimizer
 from ncl_jax.evaluators.run import Run
 from ncl_jax.evaluators.supervised_step import Task, make_step
-from ncl_jax.runtime import checkpoint
 from ncl_jax.runtime import sharding as sharding_lib
+from ncl_jax.runtime import tensors
 from ncl_jax.training import fingerprints
 from ncl_jax.training.state import TrainState, build
 
@@ -187,6 +187,4 @@ def _identity(task: Task, network: Any, source: Source) -> str:
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(source, "train")}
   of |= fingerprints.versions(__name__)
-  return checkpoint.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[
-    :16
-  ]
+  return tensors.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[:16]

@@ -11,7 +11,6 @@ a second, and the first step of a new run need not wait for it.
 import contextlib
 import errno
 import functools
-import hashlib
 import itertools
 import os
 import pathlib
@@ -27,7 +26,7 @@ from jax.sharding import Sharding
 from ncl_jax.checks import divergence
 from ncl_jax.errors import Failed, InputError, SaveError
 from ncl_jax.host import bucket, paths
-from ncl_jax.runtime import lock
+from ncl_jax.runtime import lock, tensors
 
 FOLDER = "checkpoints"
 LOCK = ".checkpoints.lock"
@@ -250,21 +249,6 @@ def _steps(folder: pathlib.Path) -> list[int]:
   return sorted(int(entry.name) for entry in found if _is_complete(entry))
 
 
-def digest(tree: Any) -> str:
-  """SHA-256 (hexadecimal) of the names, dtypes, shapes and bytes of a tree's arrays.
-
-  This process must be able to read the whole arrays.
-  """
-  state = hashlib.sha256()
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  for path, leaf in leaves:
-    array = np.asarray(leaf)
-    name = "/".join(_name(key) for key in path)
-    state.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
-    state.update(np.ascontiguousarray(array).tobytes())
-  return state.hexdigest()
-
-
 def _copied(tree: Any) -> Any:
   """The arrays in host memory if this is the only process.
 
@@ -361,42 +345,6 @@ def _check_tensors(manager: Any, step: int, folder: pathlib.Path, **items: Any) 
     stored_tree = getattr(stored_items, item, None)
     if stored_tree is None:
       raise InputError(f"the checkpoint of step {step} in {folder} has no item {item}")
-    check_fit(
+    tensors.check_fit(
       stored_tree.tree, expected_tree, f"the checkpoint of step {step} in {folder}"
     )
-
-
-def check_fit(stored: Any, expected: Any, what: str) -> None:
-  """Compares the tensor names, shapes and dtypes of two trees.
-
-  Raises:
-    InputError: if they differ; names the tensors. `what` stands for the first tree.
-  """
-  there, here = _shapes(stored), _shapes(expected)
-  faults = [
-    f"{name}: {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
-    for name in sorted(there.keys() | here.keys())
-    if there.get(name) != here.get(name)
-  ]
-  if faults:
-    shown = "; ".join(faults[:5]) + ("; ..." if len(faults) > 5 else "")
-    raise InputError(
-      f"{what} does not fit: {len(faults)} of {len(here)} tensors differ: {shown}"
-    )
-
-
-def _shapes(tree: Any) -> dict[str, str]:
-  """Tensor names to "float32[3, 4]", for arrays and Orbax's metadata."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    "/".join(_name(key) for key in path): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
-    for path, leaf in leaves
-  }
-
-
-def _name(key: Any) -> str:
-  """A key's bare name, because Orbax stores named tuples like dicts."""
-  for attribute in ("key", "name", "idx"):
-    if hasattr(key, attribute):
-      return str(getattr(key, attribute))
-  return str(key)

@@ -30,7 +30,7 @@ from ncl_jax import config as config_lib
 from ncl_jax.data import decode
 from ncl_jax.data.source import Source, Split
 from ncl_jax.host import paths
-from ncl_jax.runtime import checkpoint
+from ncl_jax.runtime import tensors
 
 WHOLE_BYTES = 2 << 30
 SAMPLED = 256
@@ -120,7 +120,7 @@ def network(config: ConfigDict, variables: Any) -> str:
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.data.source = config.data.decoded_cache = ""
-  return checkpoint.digest({config_lib.to_json(config): variables})[:16]
+  return tensors.digest({config_lib.to_json(config): variables})[:16]
 
 
 @functools.cache

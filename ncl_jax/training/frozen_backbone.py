@@ -34,7 +34,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
 from ncl_jax.numerics import l2_normalize
-from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.runtime import checkpoint, jsonl, tensors
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import restore
 from ncl_jax.training import state as state_lib
@@ -175,7 +175,7 @@ def _check_fit(
   ):
     restore.check_fit(given, config, source, str(backbone))
   shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
-  checkpoint.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
+  tensors.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
 
 
 def _check_memory(config: ConfigDict, source: Source, views: int) -> None:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from ncl_jax import interop, methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.runtime import checkpoint
+from ncl_jax.runtime import checkpoint, tensors
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import ema
 from ncl_jax.training import workdir as workdir_lib
@@ -61,9 +61,7 @@ def with_weights_of(
       }
 
     found = part(stored)
-    checkpoint.check_fit(
-      found, part(new), f"the checkpoint of step {step} in {workdir}"
-    )
+    tensors.check_fit(found, part(new), f"the checkpoint of step {step} in {workdir}")
     model = {kind: {**tree, **found.get(kind, {})} for kind, tree in new.items()}
     logging.info("the loss differs: %s loaded, the rest is new", " and ".join(names))
   logging.info(

@@ -16,7 +16,7 @@ from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import InputError, Stopped
 from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_optimizer
 from ncl_jax.evaluators.run import ALL_LAYERS, Run
-from ncl_jax.runtime import checkpoint, jsonl, sharding
+from ncl_jax.runtime import jsonl, sharding, tensors
 from ncl_jax.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -200,7 +200,7 @@ def test_the_sgd_protocol_proves_that_the_network_is_as_it_was(
   result = linear_probe.evaluate(*args, **options)
   settings = result["settings"]
   assert settings["network_before"] == settings["network_after"]
-  assert settings["network_before"] == checkpoint.digest(network_of(variables))
+  assert settings["network_before"] == tensors.digest(network_of(variables))
   assert settings["recipe"]["milestones"] == (1,)
   assert (settings["images"], settings["train_images"]) == (21, 40)
   test = Run(config, variables, source, mesh_of(8)).extract("test")
@@ -323,15 +323,15 @@ def test_a_recipe_that_cannot_work_is_refused(changes, says):
 
 def test_the_digest_tells_any_change():
   tree = {"a": np.zeros(3, np.float32), "b": {"c": np.ones((1, 2))}}
-  first = checkpoint.digest(tree)
-  assert first == checkpoint.digest(jax.tree.map(np.copy, tree))
+  first = tensors.digest(tree)
+  assert first == tensors.digest(jax.tree.map(np.copy, tree))
   changed = [
     {"a": tree["a"], "b": {"d": tree["b"]["c"]}},
     {"a": tree["a"], "b": {"c": np.ones((2, 1))}},
     {"a": tree["a"].astype(np.float64), "b": tree["b"]},
     {"a": np.array([0, 0, 1e-30], np.float32), "b": tree["b"]},
   ]
-  assert first not in [checkpoint.digest(other) for other in changed]
+  assert first not in [tensors.digest(other) for other in changed]
 
 
 def test_folders_are_left_where_they_were_asked_for(finetuned):

@@ -22,7 +22,7 @@ from processes import PROCESS, ROOT, finish, start, wait_for_step
 
 from ncl_jax import errors
 from ncl_jax.errors import InputError
-from ncl_jax.runtime import checkpoint, distributed, jsonl
+from ncl_jax.runtime import checkpoint, distributed, jsonl, tensors
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_sigterm_while_a_checkpoint_is_written_is_kept_in_mind(tmp_path):
   ended = finish(start(tmp_path, command, command), timeout=600)
   assert [code for code, _, _ in ended] == [0, 0], ended
   one, other = (
-    checkpoint.digest(checkpoint.load_model(path, None, on_one(), 24)[0])
+    tensors.digest(checkpoint.load_model(path, None, on_one(), 24)[0])
     for path in (peace, work)
   )
   assert one == other
