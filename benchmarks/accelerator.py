@@ -11,7 +11,6 @@ counted.
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import measure

@@ -1,12 +1,12 @@
 """Reproduces the paper's tables for a data set.
 
-  ncl reproduce cifar100 --workdir=runs/cifar100 --accelerator=H100
+  ncl reproduce cifar100 --workdir=runs/cifar100
 
 The data set is cifar10, cifar100 or imagenet100; --config=FILE:ncl selects another,
-with its own `expected` numbers. The command first prints the planned runs and hours;
---dry_run exits there. It then writes the claims to WORKDIR/claims.json, which later
-calls do not change. The result is WORKDIR/report and a verdict on each claim. The same
-command resumes after an interruption.
+with its own `expected` numbers. --dry_run prints the planned runs, their hours and the
+claims, and exits. Otherwise the command first writes the claims to WORKDIR/claims.json,
+which later calls do not change. The result is WORKDIR/report and a verdict
+on each claim. The same command resumes after an interruption.
 """
 
 import sys
@@ -21,10 +21,6 @@ NAMES = ("cifar10", "cifar100", "imagenet100")
 _CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
-_ACCELERATOR = flags.DEFINE_string("accelerator", "H100", "estimate hours for this one")
-_RATE = flags.DEFINE_float(
-  "images_per_second", 0.0, "measured training rate, for the estimated hours"
-)
 _EVALUATORS = flags.DEFINE_list(
   "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
 )
@@ -40,8 +36,6 @@ def main() -> None:
     _CONFIG.value,
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
-    accelerator=_ACCELERATOR.value,
-    rate=_RATE.value,
     evaluators=None if names == ("all",) else names,
     dry_run=_DRY_RUN.value,
   )

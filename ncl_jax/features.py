@@ -88,69 +88,61 @@ def embed(z: jax.typing.ArrayLike, transform: str) -> jax.Array:
   return numerics.l2_normalize(nonneg.apply(z, transform))
 
 
-def extract(
-  model: models.ContrastiveModel | models.TwoTowers,
-  variables: Any,
-  source: Source,
-  split: str,
-  *,
-  view: augment.AugmentConfig,
-  mesh: Mesh,
-  batch_size: int,
-) -> Features:
-  """Runs the network in evaluation mode over a split.
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """A network, and how images are passed through it.
 
-  Args:
+  Attributes:
     model: from `config.model`.
-    variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
-    source: the data.
-    split: "train", "test", ...
-    view: for `augment.eval_view`.
+    view: for `augment.eval_view`; for random views, for `augment.make_views`.
     mesh: batches are split over its devices.
     batch_size: images at a time; rounded up to a multiple of the devices. The last
       batch is padded and masked, so the result does not depend on the batch size.
+  """
+
+  model: models.ContrastiveModel | models.TwoTowers
+  view: augment.AugmentConfig
+  mesh: Mesh
+  batch_size: int
+
+
+def extract(variables: Any, source: Source, split: str, network: Network) -> Features:
+  """Runs the network in evaluation mode over a split.
+
+  Args:
+    variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
+    source: the data.
+    split: "train", "test", ...
+    network: what is run, and how.
 
   Returns:
     The features of all images, on every process.
   """
-  whole = sharding_lib.replicated(mesh)
+  whole = sharding_lib.replicated(network.mesh)
 
   def forward(variables, batch):
-    return _forward(model, view, whole, variables, batch)
+    return _forward(network.model, network.view, whole, variables, batch)
 
-  return Features(**_collect(forward, variables, source, split, mesh, batch_size))
+  return Features(**_collect(forward, variables, source, split, network))
 
 
 def extract_two_views(
-  model: models.ContrastiveModel | models.TwoTowers,
-  variables: Any,
-  source: Source,
-  split: str,
-  *,
-  view: augment.AugmentConfig,
-  mesh: Mesh,
-  batch_size: int,
-  seed: int,
+  variables: Any, source: Source, split: str, network: Network, *, seed: int
 ) -> tuple[Features, Features]:
   """Like `extract`, for two random views of each image as in training.
 
-  An image's views depend only on the seed and on its position in the split.
-
-  Args:
-    model, variables, source, split, mesh, batch_size: as in `extract`.
-    view: the augmentation, for `augment.make_views`.
-    seed: of the views.
+  An image's views depend only on `seed` and on its position in the split.
 
   Returns:
     Features of all first views and of all second views, rows in the same order.
   """
-  whole = sharding_lib.replicated(mesh)
+  whole = sharding_lib.replicated(network.mesh)
   key = numerics.key(seed)
 
   def forward(variables, batch):
-    return _forward_two(model, view, whole, key, variables, batch)
+    return _forward_two(network.model, network.view, whole, key, variables, batch)
 
-  columns = _collect(forward, variables, source, split, mesh, batch_size)
+  columns = _collect(forward, variables, source, split, network)
   layers = ("h", "hidden", "z")
   one, other = (
     Features(**columns | {name: columns[name][:, v] for name in layers}) for v in (0, 1)
@@ -159,29 +151,21 @@ def extract_two_views(
 
 
 def attention(
-  backbone: vit.ViT,
-  variables: Any,
-  source: Source,
-  split: str,
-  *,
-  view: augment.AugmentConfig,
-  mesh: Mesh,
-  batch_size: int,
+  variables: Any, source: Source, split: str, network: Network
 ) -> np.ndarray:
   """The last layer's attention to each patch (`vit.attention`), for a whole split.
 
-  The arguments are those of `extract`.
+  The arguments are those of `extract`; the network is a vision transformer.
 
   Returns:
     [N, heads, rows, columns] float32, over the patches of the evaluation view.
   """
-  whole = sharding_lib.replicated(mesh)
+  whole = sharding_lib.replicated(network.mesh)
 
   def forward(variables, batch):
-    return _attention(backbone, view, whole, variables, batch)
+    return _attention(network.model.backbone, network.view, whole, variables, batch)
 
-  columns = _collect(forward, variables, source, split, mesh, batch_size)
-  maps = columns["attention"]
+  maps = _collect(forward, variables, source, split, network)["attention"]
   _check_finite("attention", maps, np.arange(len(maps)))
   return maps
 
@@ -191,11 +175,11 @@ def _collect(
   variables: Any,
   source: Source,
   split: str,
-  mesh: Mesh,
-  batch_size: int,
+  network: Network,
 ) -> dict[str, Any]:
   """The outputs of `forward(variables, batch)` over a split, without padding rows."""
-  batch_size = sharding_lib.pad_to_devices(mesh, batch_size)
+  mesh = network.mesh
+  batch_size = sharding_lib.pad_to_devices(mesh, network.batch_size)
   # The online probe is not part of the network.
   params = {k: v for k, v in variables["params"].items() if k != "probe"}
   variables = {"params": params, "batch_stats": variables["batch_stats"]}

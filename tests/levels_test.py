@@ -1,12 +1,7 @@
-"""Packages import strictly downwards, without cycles, and heavy libraries lazily."""
-
-import ast
-import pathlib
+"""Packages import strictly downwards, and heavy libraries lazily."""
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parent.parent
-PACKAGE = ROOT / "ncl_jax"
+from measures import FILES, PACKAGE, imports
 
 # A package imports packages of lower levels only.
 LEVELS = {
@@ -41,18 +36,6 @@ def module_of(path):
   return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path, top_level_only=False):
-  """Names of all modules that a file imports, `from a import b` as "a.b" too."""
-  tree = ast.parse(path.read_text())
-  nodes = tree.body if top_level_only else ast.walk(tree)
-  for node in nodes:
-    if isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      yield node.module
-      yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def test_the_list_is_the_package():
   found = {module_of(p) for p in PACKAGE.iterdir() if p.suffix == ".py" or p.is_dir()}
   assert found - {"__init__", "__pycache__"} == set(LEVELS)
@@ -71,9 +54,7 @@ def test_imports_go_downwards(path):
     assert parts[0] not in ("configs", "launch")
 
 
-@pytest.mark.parametrize(
-  "path", sorted([*PACKAGE.rglob("*.py"), *(ROOT / "launch").glob("*.py")]), ids=str
-)
+@pytest.mark.parametrize("path", FILES, ids=str)
 def test_heavy_things_only_in_their_rooms_and_never_at_import(path):
   rooms = {
     "tensorflow": ("data/tfds_builder.py",),
@@ -85,27 +66,3 @@ def test_heavy_things_only_in_their_rooms_and_never_at_import(path):
   assert not at_import
   assert all(path in [PACKAGE / room for room in rooms[name]] for name in used)
   assert "torch" not in {name.split(".")[0] for name in imports(path)}
-
-
-def test_modules_form_no_cycle():
-  modules = {}
-  for path in PACKAGE.rglob("*.py"):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    modules[".".join(parts).removesuffix(".__init__")] = path
-
-  def imported(path):
-    for node in ast.parse(path.read_text()).body:
-      if isinstance(node, ast.ImportFrom):
-        for alias in node.names:
-          full = f"{node.module}.{alias.name}"
-          yield full if full in modules else node.module
-
-  graph = {name: set(imported(path)) - {name} for name, path in modules.items()}
-  while graph:
-    leaves = {name for name, found in graph.items() if not found & graph.keys()}
-    assert leaves, f"a cycle among {sorted(graph)}"
-    graph = {name: found for name, found in graph.items() if name not in leaves}
-
-
-def test_few_modules_stand_at_the_top():
-  assert len([p for p in PACKAGE.glob("*.py") if p.stem != "__init__"]) <= 8

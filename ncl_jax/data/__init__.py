@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
@@ -26,6 +27,7 @@ from ncl_jax.host import paths
 
 __all__ = [
   "FORMS",
+  "Options",
   "Source",
   "Split",
   "epoch_order",
@@ -51,22 +53,11 @@ FORMS = (
 LARGEST_SIDE = 4096  # pixels of an image as stored
 
 
-def load(
-  spec: str,
-  *,
-  image_size: int = 0,
-  train_examples: int = 0,
-  on_bad_image: str = "stop",
-  need_train: bool = True,
-  pair_factors: Sequence[str] = (),
-  classes_file: str = "",
-  decoded: str = "",
-) -> Source:
-  """Opens a data set.
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What of a data set is loaded, and how.
 
-  Args:
-    spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH`,
-      `tfds:NAME` or `pairs:FILE.npz`; a path may be relative and may begin with ~.
+  Attributes:
     image_size: side of the square images in pixels. The shorter side is scaled to it
       (bicubic) and the centre square is kept. 0 = unchanged; for image files see
       `folder.load`.
@@ -78,6 +69,32 @@ def load(
     pair_factors: dsprites only: factors in which the images of a positive pair differ.
     decoded: folder in which image files are kept decoded, see `decoded_cache`; "" =
       they are decoded whenever they are used.
+  """
+
+  image_size: int = 0
+  train_examples: int = 0
+  on_bad_image: str = "stop"
+  need_train: bool = True
+  classes_file: str = ""
+  pair_factors: Sequence[str] = ()
+  decoded: str = ""
+
+  def __post_init__(self) -> None:
+    """Raises `InputError` for a size that no image has."""
+    if not 0 <= self.image_size <= LARGEST_SIDE:
+      raise InputError(
+        f"image size {self.image_size}; allowed: 1 to {LARGEST_SIDE}, or 0 for as they "
+        "are"
+      )
+
+
+def load(spec: str, **options: Any) -> Source:
+  """Opens a data set.
+
+  Args:
+    spec: `digits`, `dsprites`, `arrays:FILE.npz`, `idx:FOLDER`, `folder:PATH`,
+      `tfds:NAME` or `pairs:FILE.npz`; a path may be relative and may begin with ~.
+    **options: fields of `Options`, such as `image_size=32`.
 
   Returns:
     The source, with splits "train" and "test"; decoded into memory if it fits.
@@ -85,41 +102,38 @@ def load(
   Raises:
     InputError: for invalid settings or data.
   """
-  if not 0 <= image_size <= LARGEST_SIDE:
-    raise InputError(
-      f"image size {image_size}; allowed: 1 to {LARGEST_SIDE}, or 0 for as they are"
-    )
+  given, size = Options(**options), options.get("image_size", 0)
   check(spec)
   kind, _, place = spec.partition(":")
-  if pair_factors and kind != "dsprites":
+  if given.pair_factors and kind != "dsprites":
     raise InputError(
-      f"data.pair_factors = {tuple(pair_factors)!r}: {spec} has no factors to change, "
-      "only dsprites has"
+      f"data.pair_factors = {tuple(given.pair_factors)!r}: {spec} has no factors to "
+      "change, only dsprites has"
     )
-  cache = cache_folder(decoded, spec)
+  cache = cache_folder(given.decoded, spec)
   path = paths.local(place).absolute()
   if spec == "digits":
-    source = digits.load(image_size)
+    source = digits.load(size)
   elif spec == "dsprites":
-    source = dsprites.load(image_size, pair_factors)
+    source = dsprites.load(size, given.pair_factors)
   elif kind == "dsprites":
-    source = dsprites.load(image_size, pair_factors, path)
+    source = dsprites.load(size, given.pair_factors, path)
   elif kind == "arrays":
-    source = arrays.load(path, image_size)
+    source = arrays.load(path, size)
   elif kind == "pairs":
-    source = pairs.load(path, image_size)
+    source = pairs.load(path, size)
   elif kind == "idx":
-    source = idx.load(path, image_size)
+    source = idx.load(path, size)
   elif kind == "folder":
-    source = folder.load(path, image_size, on_bad_image, cache)
+    source = folder.load(path, size, given.on_bad_image, cache)
   else:
-    source = tfds.load(place, image_size, need_train, cache)
-  if classes_file:
-    source = only_classes(source, _class_names(classes_file))
-  source = subset(source, train=train_examples)
+    source = tfds.load(place, size, given.need_train, cache)
+  if given.classes_file:
+    source = only_classes(source, _class_names(given.classes_file))
+  source = subset(source, train=given.train_examples)
   if cache:
     source = decoded_cache.cached(source, cache)
-  if kind != "dsprites" or train_examples:
+  if kind != "dsprites" or given.train_examples:
     # The whole of dsprites is drawn on demand.
     source = in_memory(source)
   return _told(source)

@@ -11,7 +11,6 @@ from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ncl_jax import config as config_lib
 from ncl_jax import features
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -113,24 +112,18 @@ class Run(FeatureSource):
   def extract_two_views(self, split: str) -> tuple[Features, Features]:
     """Features of two random views of each image; see `features.extract_two_views`."""
     return features.extract_two_views(
-      *self._network(split), **self._settings(), seed=self.config.seed
+      self.variables, self.source, split, self.network(), seed=self.config.seed
     )
 
+  def network(self) -> features.Network:
+    """The network without its weights, for the functions of `features`."""
+    return state_lib.network(self.config, self.mesh)
+
   def _extract(self, split: str) -> Features:
-    return features.extract(*self._network(split), **self._settings())
+    return features.extract(self.variables, self.source, split, self.network())
 
   def _on(self, config: ConfigDict, source: Source) -> "Run":
     return dataclasses.replace(self, config=config, source=source)
-
-  def _network(self, split: str) -> tuple[Any, ...]:
-    return config_lib.model(self.config), self.variables, self.source, split
-
-  def _settings(self) -> dict[str, Any]:
-    return {
-      "view": config_lib.augmentation(self.config),
-      "mesh": self.mesh,
-      "batch_size": self.config.eval.batch_size,
-    }
 
 
 def open_run(

@@ -17,6 +17,7 @@ from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost
 from ncl_jax.training import state as state_lib
+from ncl_jax.training import workdir as workdir_lib
 
 
 def describe(
@@ -39,7 +40,9 @@ def describe(
   Raises:
     InputError: for all that would stop `compare.compare` before it trains.
   """
-  source, evaluators, made, trained = compare.settle(config, **asked)
+  # Streamed: a plan decodes no images into a cache.
+  streamed = workdir_lib.streamed(config)
+  source, evaluators, made, trained = compare.settle(streamed, **asked)
   root = paths.absolute(workdir)
   folders = {
     (method, seed): root / f"seed{seed}" / method

@@ -111,15 +111,7 @@ def _side(run: Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
   side = explorer.Side(label, f[ids], scores)
   if run.config.model.backbone not in config_lib.VITS:
     return side
-  maps = features.attention(
-    config_lib.model(run.config).backbone,
-    run.variables,
-    run.source,
-    "test",
-    view=config_lib.augmentation(run.config),
-    mesh=run.mesh,
-    batch_size=run.config.eval.batch_size,
-  )
+  maps = features.attention(run.variables, run.source, "test", run.network())
   seen = run.config.augment.eval_crop
   return dataclasses.replace(side, attention=maps[ids], seen=seen)
 

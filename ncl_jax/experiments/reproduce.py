@@ -13,13 +13,10 @@ from ml_collections import ConfigDict
 
 import ncl_jax
 from ncl_jax import config as config_lib
-from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.experiments import compare, paper_numbers
+from ncl_jax.experiments import compare, compare_plan, paper_numbers
 from ncl_jax.host import paths
-from ncl_jax.preflight import input_rate
 from ncl_jax.runtime import jsonl
-from ncl_jax.training import workdir
 
 # The paper's seeds are not stated; five are the fewest that support a claim here.
 SEEDS = 5
@@ -114,42 +111,6 @@ def _near(what: str, metric: str, method: str, number: float, by: float) -> Clai
   return Claim(text, metric, method, number - by, number + by)
 
 
-def forecast(
-  config: ConfigDict,
-  source: Source,
-  seeds: int,
-  accelerator: str,
-  rate: float = 0.0,
-) -> str:
-  """What the runs will take, to be read before the first begins.
-
-  Args:
-    config: settings.
-    source: the data.
-    seeds: pairs of runs.
-    accelerator: a name of `speed.PEAKS`.
-    rate: images a second as measured, by the same config; 0: the most that can be
-      hoped for.
-  """
-  resolved = config_lib.resolve(config, source)
-  steps = source.steps_per_epoch(resolved.train.batch_size)
-  images = steps * resolved.train.batch_size * resolved.train.epochs
-  measured = rate > 0
-  rate = rate or input_rate.need(config, source, accelerator)
-  hours = 2 * seeds * images / rate / 3600
-  how = (
-    "as measured" if measured else f"{input_rate.SHARE:.0%} of its peak, the fastest"
-  )
-  lines = [
-    f"{2 * seeds} runs (CL and NCL, {seeds} seeds) of {resolved.train.epochs} "
-    f"epochs, {images:,} images each; then every evaluation of each",
-    f"all of them on one {accelerator} at {rate:,.0f} images/s ({how}): "
-    f"{hours:,.1f} hours",
-    "evaluations come on top: finetuning is the longest, about a training in three",
-  ]
-  return "\n".join(lines)
-
-
 def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
   """Writes the claims down, once; a directory with other claims is refused.
 
@@ -184,8 +145,6 @@ def reproduce(
   directory: str | pathlib.Path,
   *,
   seeds: int = SEEDS,
-  accelerator: str = "H100",
-  rate: float = 0.0,
   evaluators: Sequence[str] | None = None,
   dry_run: bool = False,
 ) -> str:
@@ -196,13 +155,11 @@ def reproduce(
     directory: gets claims.json at once; what `compare` writes; verdicts.json at the
       end.
     seeds: pairs of runs.
-    accelerator: see `forecast`.
-    rate: see `forecast`.
     evaluators: see `compare.compare`.
     dry_run: only tell what would be done; nothing is written.
 
   Returns:
-    The verdicts, or the forecast.
+    The verdicts, or the plan.
 
   Raises:
     InputError: for settings that cannot work.
@@ -210,14 +167,13 @@ def reproduce(
   """
   config_lib.validate(config)
   path = paths.absolute(directory)
-  source = workdir.load_source(workdir.streamed(config) if dry_run else config)
-  before = forecast(config, source, seeds, accelerator, rate)
   if dry_run:
-    lines = "".join(f"\n  {claim.text}" for claim in claims(config))
-    return f"{before}\nclaims:{lines}"
+    plan = compare_plan.describe(config, path, seeds=seeds, evaluators=evaluators)
+    lines = "".join(f"\n          {claim.text}" for claim in claims(config))
+    return f"{plan}\nClaims{lines}"
   made = prepare(config, path, seeds)
-  for line in (before, *(f"claimed: {claim.text}" for claim in made)):
-    logging.info("%s", line)
+  for claim in made:
+    logging.info("claimed: %s", claim.text)
   compare.compare(config, path, seeds=seeds, evaluators=evaluators)
   return judge(path, made)
 

@@ -53,7 +53,8 @@ def _forward(z, temperature, kind, axis_name, ring):
 
       def tile(j, sums):
         f_j = columns.features(j)
-        s = tiles.similarities(rows, i, columns, j, f, f_j, scale, kind)
+        s = tiles.similarities(f, f_j, scale, kind)
+        s = tiles.once(rows, i, columns, j, s)
         if kind.bounded:
           terms = jnp.sum(jnp.exp(s - scale), axis=1)
           return tiles.add_terms(rows, sums, i, terms)
@@ -92,7 +93,8 @@ def _backward(kind, axis_name, ring, residuals, c):
 
       def tile(j, g_i):
         f_j = columns.features(j)
-        s = tiles.similarities(rows, i, columns, j, f, f_j, scale, kind)
+        s = tiles.similarities(f, f_j, scale, kind)
+        s = tiles.once(rows, i, columns, j, s)
         by_column = columns.take(column_c, j), columns.take(column_log_sums, j)
         w = tiles.weights(s, by_row, by_column, scale, kind)
         return g_i + product(w, f_j, kind.precision)

@@ -112,17 +112,14 @@ def scale_of(z: jax.Array, temperature: jax.Array) -> jax.Array:
 
 
 def similarities(
-  rows: Blocks,
-  i,
-  columns: Blocks,
-  j,
-  f_i: jax.Array,
-  f_j: jax.Array,
-  scale: jax.Array,
-  kind: Kind,
+  f_i: jax.Array, f_j: jax.Array, scale: jax.Array, kind: Kind
 ) -> jax.Array:
-  """Tile (i, j) of s; -inf on the diagonal and for pairs of an earlier tile."""
-  s = product(f_i, f_j.T, kind.precision) * scale
+  """The similarities s of all pairs of two blocks of features."""
+  return product(f_i, f_j.T, kind.precision) * scale
+
+
+def once(rows: Blocks, i, columns: Blocks, j, s: jax.Array) -> jax.Array:
+  """Tile (i, j) with -inf on the diagonal and for pairs of an earlier tile."""
   new = rows.is_new(i)[:, None] & columns.is_new(j)[None]
   itself = rows.numbers(i)[:, None] == columns.numbers(j)[None]
   return jnp.where(new & ~itself, s, -jnp.inf)

@@ -32,7 +32,8 @@ def _forward(z, temperature, kind):
     f = blocks.features(i)
 
     def tile(j, sums):
-      s = tiles.similarities(blocks, i, blocks, j, f, blocks.features(j), scale, kind)
+      s = tiles.similarities(f, blocks.features(j), scale, kind)
+      s = tiles.once(blocks, i, blocks, j, s)
       if kind.bounded:
         e = jnp.exp(s - scale)
         sums = tiles.add_terms(blocks, sums, i, jnp.sum(e, axis=1))
@@ -63,7 +64,8 @@ def _backward(kind, residuals, c):
     def tile(j, carry):
       g, g_i = carry
       f_j = blocks.features(j)
-      s = tiles.similarities(blocks, i, blocks, j, f, f_j, scale, kind)
+      s = tiles.similarities(f, f_j, scale, kind)
+      s = tiles.once(blocks, i, blocks, j, s)
       w = tiles.weights(s, of(i), of(j), scale, kind)
       g_i += product(w, f_j, kind.precision)
       transposed = product(w.T, jnp.where(j > i, f, 0), kind.precision)

@@ -14,6 +14,7 @@ from ncl_jax.numerics import at_least_float32, l2_normalize, on_any_mesh, safe_d
 
 Array = jax.typing.ArrayLike
 DISTANCES = ("cosine", "euclidean")
+BLOCK = 2048  # queries and bank rows of a tile that is held in memory
 
 
 @on_any_mesh(rows="f")
@@ -25,8 +26,6 @@ def knn_predict(
   k: int = 20,
   temperature: Array = 0.07,
   distance: str = "cosine",
-  *,
-  block_size: int = 2048,
 ) -> jax.Array:
   """Predicts the class with the largest vote of the k nearest training rows.
 
@@ -40,7 +39,6 @@ def knn_predict(
     k: number of neighbours, at most M.
     temperature: above 0; used only for "cosine".
     distance: "cosine" or "euclidean".
-    block_size: queries and bank rows of a tile that is held in memory.
 
   Returns:
     [N] int32 labels, the smallest of tied ones; -1 if no bank row is labelled. Under
@@ -58,7 +56,7 @@ def knn_predict(
   [1]
   """
   temperature = checks.positive("temperature", temperature)
-  search = _Search(num_classes, k, distance, block_size)
+  search = _Search(num_classes, k, distance, BLOCK)
   labels = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, labels, f)
   votes = _votes(train_f, labels, f, temperature, search, relative=True)
@@ -76,8 +74,6 @@ def knn_scores(
   k: int = 20,
   temperature: Array = 0.07,
   distance: str = "cosine",
-  *,
-  block_size: int = 2048,
 ) -> jax.Array:
   """Votes of the k nearest training rows for each class.
 
@@ -108,7 +104,7 @@ def knn_scores(
   [[100000.0, 0.20000000298023224]]
   """
   temperature = checks.positive("temperature", temperature)
-  search = _Search(num_classes, k, distance, block_size)
+  search = _Search(num_classes, k, distance, BLOCK)
   labels = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, labels, f)
   good = _finite_rows(train_f, labels, f)
@@ -124,8 +120,6 @@ def knn_predict_grid(
   ks: Sequence[int],
   temperatures: Sequence[float],
   distance: str = "cosine",
-  *,
-  block_size: int = 2048,
 ) -> jax.Array:
   """`knn_predict` for every k and temperature, with a single search.
 
@@ -151,7 +145,7 @@ def knn_predict_grid(
     )
   temperatures = [checks.positive("temperature", x) for x in temperatures]
   for k in ks:
-    search = _Search(num_classes, k, distance, block_size)
+    search = _Search(num_classes, k, distance, BLOCK)
     numbers = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, numbers, f)
   search = search._replace(k=max(ks))
@@ -180,7 +174,6 @@ def _checked(train_f, train_labels, f, search: _Search):
   checks.features("f", f)
   checks.same_width("f", f, "train_f", train_f)
   checks.whole("k", search.k, 1, jnp.shape(train_f)[0])
-  checks.whole("block_size", search.block_size, 1)
   return labels
 
 

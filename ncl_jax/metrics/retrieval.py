@@ -12,6 +12,7 @@ from ncl_jax.metrics.rows import largest, map_rows, nan_unless
 from ncl_jax.numerics import l2_normalize, on_any_mesh, undefined_is_nan
 
 Array = jax.typing.ArrayLike
+SIMILARITIES = 2**23  # that are held in memory, for a block of queries
 
 
 @on_any_mesh(rows="f")
@@ -23,7 +24,6 @@ def retrieval(
   gallery_labels: Array | None = None,
   *,
   where: Array | None = None,
-  block_size: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Precision and average precision among the k nearest rows by cosine similarity.
 
@@ -45,7 +45,6 @@ def retrieval(
     gallery_labels: [M] int; rows with -1 are not searched.
     where: [N] queries to count; others score NaN and, without a gallery, are not
       searched. None = all.
-    block_size: queries at a time; None = as many as fit 32 MiB of similarities.
 
   Returns:
     `(precision_at_k [N], average_precision_at_k [N])`, in 0..1. The second is NaN
@@ -54,7 +53,7 @@ def retrieval(
     infinity, and for all queries if a searched row holds one.
 
   Raises:
-    InputError: wrong shape, k or block size; one of gallery and its labels alone; NaN
+    InputError: wrong shape or k; one of gallery and its labels alone; NaN
       or infinity in a query or a searched row.
 
   Source: AP@k as in Weyand et al. 2020 (arXiv:2004.01804), Eq. 1; ties as in McSherry &
@@ -90,11 +89,10 @@ def retrieval(
   checks.same_width("f", f, "gallery", bank)
   m = bank.shape[0]
   checks.whole("k", k, 1, m - (gallery is None))
-  size = max(1, 2**23 // m) if block_size is None else block_size
-  checks.whole("block_size", size, 1)
+  size = min(max(1, SIMILARITIES // m), n)
   with undefined_is_nan():
     precision, average = _retrieval(
-      f, labels, bank, bank_labels, searched, k, gallery is None, min(size, n)
+      f, labels, bank, bank_labels, searched, k, gallery is None, size
     )
   good = valid & jnp.all(jnp.isfinite(f), axis=1)
   good &= jnp.all(jnp.isfinite(bank).all(axis=1) | ~searched)

@@ -207,13 +207,10 @@ def _features(
   begun = time.monotonic()
   for pair in range(views // 2):
     both = features_lib.extract_two_views(
-      config_lib.model(config),
       variables,
       source,
       "train",
-      view=config_lib.augmentation(config),
-      mesh=mesh,
-      batch_size=config.eval.batch_size,
+      state_lib.network(config, mesh),
       # Other views than those that SEPIN looks at.
       seed=config.seed + 1 + pair,
     )

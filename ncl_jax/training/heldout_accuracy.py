@@ -17,7 +17,7 @@ from ncl_jax import config as config_lib
 from ncl_jax import features
 from ncl_jax.data.source import Source
 from ncl_jax.runtime import checkpoint, jsonl
-from ncl_jax.training import classifier
+from ncl_jax.training import classifier, state
 
 FOLDER = "best"
 
@@ -59,15 +59,7 @@ def evaluate(
   Returns:
     {"test_top1", "test_top5", "test_images"}, the last: how many have a label.
   """
-  found = features.extract(
-    config_lib.model(config),
-    variables,
-    source,
-    "test",
-    view=config_lib.augmentation(config),
-    mesh=mesh,
-    batch_size=config.eval.batch_size,
-  )
+  found = features.extract(variables, source, "test", state.network(config, mesh))
   weights = jax.device_get(variables["params"]["classifier"])
   scores = np.asarray(classifier.scores(config, weights, found.z))
   return {

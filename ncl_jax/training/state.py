@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import numerics
+from ncl_jax import features, numerics
 from ncl_jax.data.source import Source
 from ncl_jax.runtime import compiler
 from ncl_jax.runtime import sharding as sharding_lib
@@ -88,6 +88,16 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
       "bias": jnp.zeros(source.num_classes),
     }
   return {"params": params, "batch_stats": batch_stats}
+
+
+def network(config: ConfigDict, mesh: Mesh) -> features.Network:
+  """The network of a run and its views, for the functions of `features`."""
+  return features.Network(
+    config_lib.model(config),
+    config_lib.augmentation(config),
+    mesh,
+    config.eval.batch_size,
+  )
 
 
 def init_state(

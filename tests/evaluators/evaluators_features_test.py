@@ -44,15 +44,11 @@ def evaluate(run, evaluator, source=None, **options):
 
 
 def two_views(run, mesh=None, batch_size=16, seed=0):
+  network = dataclasses.replace(
+    run.network(), mesh=mesh or run.mesh, batch_size=batch_size
+  )
   return features.extract_two_views(
-    config_lib.model(run.config),
-    run.variables,
-    run.source,
-    "test",
-    view=config_lib.augmentation(run.config),
-    mesh=mesh or run.mesh,
-    batch_size=batch_size,
-    seed=seed,
+    run.variables, run.source, "test", network, seed=seed
   )
 
 

@@ -122,9 +122,9 @@ def test_features_are_computed_once_for_all_rivals(pair, source, monkeypatch):
   calls = []
   extract = features.extract
 
-  def counting(model, variables, source, split, **settings):
+  def counting(variables, source, split, network):
     calls.append((len(source.split(split)), split))
-    return extract(model, variables, source, split, **settings)
+    return extract(variables, source, split, network)
 
   monkeypatch.setattr(features, "extract", counting)
   cl, ncl = (dataclasses.replace(run) for run in pair)

@@ -115,7 +115,7 @@ def test_without_anchors_the_loss_cannot_tell():
   # As good for the loss, and not the classes: the fits of this space differ.
   weights = space.marginal
   assert measure.matched_correlation(other, space.phi, weights) < 0.99
-  f = fit.fit(space, loss="spectral", transform="rep_relu", width=6, seeds=5, steps=700)
+  f = fit.fit(space, fit.Model("spectral", "rep_relu", 6), seeds=5, steps=700)
   fitted = [factorize.residual(space.normalized_pairs, space.scaled(x)) for x in f]
   assert max(fitted) < 1e-3
   assert min(measure.matched_correlation(x, space.phi, weights) for x in f) < 0.98
@@ -208,20 +208,12 @@ def test_the_posterior_itself_has_the_bayes_error():
   assert nothing == pytest.approx(0.75, abs=1e-9)
 
 
-def test_nt_xent_gives_rows_of_unit_length_the_same_again():
+def test_nt_xent_gives_rows_of_unit_length_the_same_again(monkeypatch):
+  monkeypatch.setattr(fit, "BATCH_SIZE", 8)
   space = space_lib.make("one_hot", classes=2, per_class=2)
 
   def once():
-    return fit.fit(
-      space,
-      loss="nt_xent",
-      transform="rep_relu",
-      width=4,
-      seeds=2,
-      network="mlp",
-      steps=30,
-      batch_size=8,
-    )
+    return fit.fit(space, fit.Model("nt_xent", "rep_relu", 4, "mlp"), seeds=2, steps=30)
 
   f = once()
   assert f.shape == (2, 4, 4) and f.min() >= 0
@@ -235,9 +227,7 @@ def test_nt_xent_gives_rows_of_unit_length_the_same_again():
   [
     lambda: space_lib.make("onehot"),
     lambda: space_lib.make("one_hot", classes=1),
-    lambda: fit.fit(
-      space_lib.make("one_hot"), loss="x", transform="relu", width=2, seeds=1
-    ),
+    lambda: fit.Model("x", "relu", 2),
   ],
 )
 def test_refuses(call):

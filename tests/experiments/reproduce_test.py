@@ -63,15 +63,6 @@ def test_a_claim_is_judged_by_the_means():
     assert claim.holds(metrics) == verdict
 
 
-def test_the_forecast_is_arithmetic():
-  source = tiny.source()  # three steps of 16 images, four epochs
-  text = reproduce.forecast(tiny.config(), source, 5, "H100", rate=0.08)
-  # 10 runs of 192 images at 0.08 a second.
-  assert "10 runs" in text and "192 images each" in text
-  assert "6.7 hours" in text and "as measured" in text
-  assert "the fastest" in reproduce.forecast(tiny.config(), source, 5, "H100")
-
-
 def given(path):
   """A config of a tiny source, with numbers to expect."""
   config = tiny.config()

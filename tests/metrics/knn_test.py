@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from ncl_jax import metrics
 from ncl_jax.errors import InputError
+from ncl_jax.metrics import knn
 
 GOLDEN = golden_numbers.load("knn")
 
@@ -24,7 +25,9 @@ def draw(m=50, n=12, d=4, classes=3, seed=0):
 @pytest.mark.parametrize("dtype, rtol", [("float32", 2e-5), ("float64", 1e-5)])
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("case", ["a", "b"])
-def test_golden(case, distance, dtype, rtol):
+def test_golden(case, distance, dtype, rtol, monkeypatch):
+  # Tiles of 64 rows: the search runs over several, the last overlapping.
+  monkeypatch.setattr(knn, "BLOCK", 64)
   target = GOLDEN[f"{case}_{distance}_class_scores"]
   labels = GOLDEN[f"{case}_train_targets"]
   with jax.enable_x64(dtype == "float64"):
@@ -33,9 +36,8 @@ def test_golden(case, distance, dtype, rtol):
       for part in ("train", "test")
     )
     arguments = (bank, labels, f, target.shape[1], 20, 0.07, distance)
-    # Tiles of 64 rows: the search runs over several, the last overlapping.
-    scores = np.asarray(metrics.knn_scores(*arguments, block_size=64))
-    predicted = np.asarray(metrics.knn_predict(*arguments, block_size=64))
+    scores = np.asarray(metrics.knn_scores(*arguments))
+    predicted = np.asarray(metrics.knn_predict(*arguments))
   np.testing.assert_allclose(scores, target, rtol=rtol)
   predictions = GOLDEN[f"{case}_{distance}_predictions"]
   np.testing.assert_array_equal(predicted, predictions[:, 0])
@@ -48,7 +50,8 @@ def test_golden(case, distance, dtype, rtol):
 
 @pytest.mark.parametrize("k", [1, 5, 50])
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_equals_scikit_learn(distance, k):
+def test_equals_scikit_learn(distance, k, monkeypatch):
+  monkeypatch.setattr(knn, "BLOCK", 16)
   bank, labels, f = draw()
   weights = {
     "cosine": lambda d: np.exp((1 - d) / 0.1),
@@ -56,7 +59,7 @@ def test_equals_scikit_learn(distance, k):
   }
   oracle = KNeighborsClassifier(k, metric=distance, weights=weights[distance])
   share = oracle.fit(bank, labels).predict_proba(f)
-  scores = metrics.knn_scores(bank, labels, f, 3, k, 0.1, distance, block_size=16)
+  scores = metrics.knn_scores(bank, labels, f, 3, k, 0.1, distance)
   scores = scores / jnp.sum(scores, axis=1, keepdims=True)
   np.testing.assert_allclose(scores, share, rtol=1e-4, atol=1e-6)
 
@@ -76,11 +79,12 @@ def over_all_orders(bank, labels, query, k):
 
 @pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
-def test_ties_are_averaged_over_all_orders(k, block_size):
+def test_ties_are_averaged_over_all_orders(k, block_size, monkeypatch):
+  monkeypatch.setattr(knn, "BLOCK", block_size)
   bank = np.array([[1, 0], [0, 1], [1, 0], [1, 0], [0, 0], [0, 1]], np.float32)
   labels = np.array([0, 1, 2, 2, 0, 1])
   f = np.array([[1, 0], [0, 1], [0, 0]], np.float32)
-  scores = metrics.knn_scores(bank, labels, f, 3, k, 0.5, block_size=block_size)
+  scores = metrics.knn_scores(bank, labels, f, 3, k, 0.5)
   expected = [over_all_orders(bank, labels, query, k) for query in f]
   np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
@@ -94,27 +98,27 @@ def test_empty_query_gets_the_majority_whatever_the_order():
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_block_size_and_order_of_the_bank_change_nothing(distance):
+def test_block_size_and_order_of_the_bank_change_nothing(distance, monkeypatch):
   bank, labels, f = draw()
   bank, f = np.maximum(bank, 0), np.maximum(f, 0)
 
-  def scores(order, block_size):
-    return metrics.knn_scores(
-      bank[order], labels[order], f, 3, 7, 0.07, distance, block_size=block_size
-    )
+  def scores(order):
+    return metrics.knn_scores(bank[order], labels[order], f, 3, 7, 0.07, distance)
 
-  expected = scores(np.arange(50), 2048)
+  expected = scores(np.arange(50))
+  monkeypatch.setattr(knn, "BLOCK", 7)
   order = np.random.default_rng(1).permutation(50)
-  np.testing.assert_allclose(scores(order, 7), expected, rtol=1e-4)
+  np.testing.assert_allclose(scores(order), expected, rtol=1e-4)
 
 
-def test_unlabelled_rows_are_not_searched():
+def test_unlabelled_rows_are_not_searched(monkeypatch):
   bank, labels, f = draw()
   hidden = np.where(np.arange(50) % 3 > 0, labels, -1)
   kept = hidden >= 0
   expected = metrics.knn_scores(bank[kept], labels[kept], f, 3, 5)
+  monkeypatch.setattr(knn, "BLOCK", 8)
   for result in (
-    metrics.knn_scores(bank, hidden, f, 3, 5, block_size=8),
+    metrics.knn_scores(bank, hidden, f, 3, 5),
     jax.jit(lambda b, y, f: metrics.knn_scores(b, y, f, 3, 5))(bank, hidden, f),
   ):
     np.testing.assert_allclose(result, expected, rtol=1e-5)
@@ -131,15 +135,15 @@ def test_unlabelled_rows_are_not_searched():
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("kind", ["dense", "tied"])
-def test_grid_is_one_prediction_after_the_other(kind, distance):
+def test_grid_is_one_prediction_after_the_other(kind, distance, monkeypatch):
   bank, labels, f = draw()
   if kind == "tied":  # few values, so that ties straddle every k; and all-zero rows
     bank, f = np.round(np.maximum(bank, 0)), np.round(np.maximum(f, 0))
     labels = np.where(np.arange(50) % 7 > 0, labels, -1)
   ks, temperatures = [3, 20], [0.05, 1.0]
-  grid = metrics.knn_predict_grid(
-    bank, labels, f, 3, ks, temperatures, distance, block_size=16
-  )
+  with monkeypatch.context() as patch:
+    patch.setattr(knn, "BLOCK", 16)
+    grid = metrics.knn_predict_grid(bank, labels, f, 3, ks, temperatures, distance)
   for i, k in enumerate(ks):
     for j, temperature in enumerate(temperatures):
       expected = metrics.knn_predict(bank, labels, f, 3, k, temperature, distance)
@@ -196,7 +200,6 @@ def test_bfloat16_is_raised_first():
     ({"distance": "l2"}, "distance = 'l2': it must be one of cosine, euclidean"),
     ({"num_classes": 2}, "train_labels run from 0 to 2"),
     ({"f": np.ones((2, 5))}, "f has 5 dimensions and train_f has 4"),
-    ({"block_size": 0}, "block_size = 0"),
   ],
 )
 @pytest.mark.parametrize("function", [metrics.knn_predict, metrics.knn_scores])
@@ -207,10 +210,11 @@ def test_refuses(function, change, message):
     function(**(arguments | change))
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded(monkeypatch):
   """Tiles of 32 x 32 over 4,096 x 4,096 rows of 4 dimensions."""
   f = jax.ShapeDtypeStruct((4096, 4), jnp.float32)
   labels = jax.ShapeDtypeStruct((4096,), jnp.int32)
-  program = jax.jit(lambda b, y, f: metrics.knn_scores(b, y, f, 10, block_size=32))
+  monkeypatch.setattr(knn, "BLOCK", 32)
+  program = jax.jit(lambda b, y, f: metrics.knn_scores(b, y, f, 10))
   compiled = program.lower(f, labels, f).compile()
   assert compiled.memory_analysis().temp_size_in_bytes < 4096 * 4096 * 4 / 20

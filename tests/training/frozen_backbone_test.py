@@ -75,15 +75,9 @@ def test_the_first_loss_by_hand(backbone, tmp_path, source):
   loss = jsonl.read(path / "metrics.jsonl")[0]["loss"]
   run = open_run(path, source=source)
   fresh = run.untrained()
+  network = dataclasses.replace(run.network(), batch_size=16)
   views = features.extract_two_views(
-    config_lib.model(run.config),
-    run.variables,
-    source,
-    "train",
-    view=config_lib.augmentation(run.config),
-    mesh=run.mesh,
-    batch_size=16,
-    seed=run.config.seed + 1,
+    run.variables, source, "train", network, seed=run.config.seed + 1
   )
   p = jax.tree.map(np.asarray, fresh.variables["params"]["projector"])
   rows = []

@@ -56,14 +56,14 @@ def run(config: ConfigDict) -> tuple[list[dict[str, Any]], list[Claim]]:
   rows = []
   for kind in config.kinds:
     space = space_lib.make(kind, config.classes, config.per_class)
-    for loss, network, method, width in fits(config, kind):
-      rows.append(row(config, space, kind, loss, network, method, width))
+    for method, model in fits(config, kind):
+      rows.append({"kind": kind, "method": method} | row(config, space, model))
       logging.info("%s", line(rows[-1]))
   return rows, claims(rows, config.classes)
 
 
-def fits(config: ConfigDict, kind: str) -> list[tuple[str, str, str, int]]:
-  """What is fitted on a kind of space: (loss, network, method, width)."""
+def fits(config: ConfigDict, kind: str) -> list[tuple[str, fit.Model]]:
+  """What is fitted on a kind of space, each with its method, a key of `MAPS`."""
   classes, wide = config.classes, 2 * config.classes
   chosen = [
     ("spectral", "table", method, width)
@@ -83,44 +83,28 @@ def fits(config: ConfigDict, kind: str) -> list[tuple[str, str, str, int]]:
       )
       for method in ("cl", "ncl")
     ]
-  return chosen
+  return [
+    (method, fit.Model(loss, MAPS[method], width, network))
+    for loss, network, method, width in chosen
+  ]
 
 
-def row(
-  config: ConfigDict,
-  space: space_lib.Space,
-  kind: str,
-  loss: str,
-  network: str,
-  method: str,
-  width: int,
-) -> dict[str, Any]:
+def row(config: ConfigDict, space: space_lib.Space, model: fit.Model) -> dict[str, Any]:
   """One fit over all seeds, and everything that is measured of it.
 
   Args:
     config: of `configs/latent.py`.
     space: the samples.
-    kind: of the space.
-    loss: see `fit.fit`.
-    network: likewise.
-    method: a key of `MAPS`.
-    width: D.
+    model: what is fitted.
 
   Returns:
     Settings and figures; a list has one entry a seed.
   """
-  transform = MAPS[method]
-  found = fit.fit(
-    space,
-    loss=loss,
-    transform=transform,
-    width=width,
-    seeds=config.seeds,
-    network=network,
-    steps=config.steps,
-  ).astype(np.float64)
+  transform, width = model.transform, model.width
+  found = fit.fit(space, model, seeds=config.seeds, steps=config.steps)
+  found = found.astype(np.float64)
   target = space.phi
-  if loss == "nt_xent":
+  if model.loss == "nt_xent":
     target = target / np.linalg.norm(target, axis=1, keepdims=True)
   weights, matrix = space.marginal, space.normalized_pairs
 
@@ -132,10 +116,8 @@ def row(
 
   turned = [f @ measure.random_rotation(width, s) for s, f in enumerate(found)]
   result: dict[str, Any] = {
-    "kind": kind,
-    "loss": loss,
-    "network": network,
-    "method": method,
+    "loss": model.loss,
+    "network": model.network,
     "map": transform,
     "width": width,
     "correlation": each(correlation),
@@ -155,7 +137,7 @@ def row(
   if transform in nonneg.NON_NEGATIVE:
     # A rotation leaves the set that NCL searches.
     result["negative_rotated"] = each(lambda f: float((f < -ZERO).mean()), turned)
-  if loss == "spectral":
+  if model.loss == "spectral":
     result["residual"] = each(lambda f: factorize.residual(matrix, space.scaled(f)))
     result["residual_rotated"] = each(
       lambda f: factorize.residual(matrix, space.scaled(f)), turned
@@ -167,7 +149,7 @@ def row(
       turned,
     )
     result["residual_best"] = factorize.best_residual(matrix, width)
-    if method != "cl":
+    if transform != "identity":
       best = factorize.symmetric_nmf(matrix, width)
       result["residual_best"] = factorize.residual(matrix, best)
   return result
