@@ -15,7 +15,3 @@ def load(name):
 
 def get(name, argument="ncl"):
   return load(name).get_config(argument)
-
-
-def get_latent():
-  return load("latent").get_config()

@@ -13,7 +13,6 @@ from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import supervised
 from ncl_jax.evaluators.run import Run
-from ncl_jax.experiments.identifiability import fit, space
 from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import frozen_backbone, loop, update
@@ -21,6 +20,7 @@ from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 from ncl_jax.training import update as update_lib
+from studies.latent import fit, space
 
 pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 BAD = 5  # the step at which something goes wrong

@@ -9,8 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from ncl_jax.experiments.identifiability import study
 from ncl_jax.runtime import jsonl
+from studies.latent import run as study
 
 ROOT = pathlib.Path(__file__).parents[2]
 

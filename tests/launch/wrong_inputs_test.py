@@ -19,6 +19,7 @@ from ncl_jax import config as config_lib
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import state as state_lib
 
+EMBEDDINGS = ROOT / "configs" / "embeddings.py"
 DIGITS = f"--config={ROOT}/configs/digits.py"
 FOLDER = f"--config={ROOT}/configs/folder.py"
 TINY = f"--config={ROOT}/tests/tiny.py"
@@ -143,8 +144,8 @@ for text, says in [
 ]:
   case("config files", "train", ["--config=P/c.py", NEW], says, config_file(text))
 for flag, says, make in [
-  (f"--config={ROOT}/configs/latent.py", ["latent.py", "first lines"], lambda p: None),
-  (f"--config={ROOT}/configs/latent.py:ncl", ["latent.py", "colon"], lambda p: None),
+  (f"--config={EMBEDDINGS}", ["embeddings.py", "first lines"], lambda p: None),
+  (f"--config={EMBEDDINGS}:ncl", ["embeddings.py", "colon"], lambda p: None),
   ("--config=P/c.py", ["P/c.py", "there is none"], lambda place: None),
   ("--config=P/c.py", ["P/c.py", "there is none"], lambda p: (p / "c.py").mkdir()),
   (f"{DIGITS}:nlc", ["'nlc'", "did you mean 'ncl'"], lambda place: None),

@@ -16,8 +16,7 @@ FILES = [
   path
   for folder in ("ncl_jax", "launch", "benchmarks")
   for path in sorted((ROOT / folder).rglob("*.py"))
-  # The identifiability study has two losses of its own, and no config's method.
-  if path.parent.name not in ("methods", "identifiability")
+  if path.parent.name != "methods"
 ]
 N, D, K = 6, 4, 3
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ncl_jax.experiments.identifiability.space import Space
+from studies.latent.space import Space
 
 
 def matched_correlation(

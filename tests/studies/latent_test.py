@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from configs_by_name import get_latent
 
 from ncl_jax import losses
 from ncl_jax.errors import InputError
-from ncl_jax.experiments.identifiability import factorize, fit, measure, study
-from ncl_jax.experiments.identifiability import space as space_lib
+from studies.latent import factorize, fit, measure
+from studies.latent import run as study
+from studies.latent import space as space_lib
 
 KINDS = space_lib.KINDS
 
@@ -20,13 +20,13 @@ KINDS = space_lib.KINDS
 @pytest.fixture(scope="module")
 def config():
   """Of the program, in seconds instead of minutes."""
-  small = get_latent()
-  small.kinds = ("one_hot", "overlapping")
-  small.more_kinds = ()
-  small.per_class = 2
-  small.steps = 700
-  small.label_counts = (32, 512)
-  return small
+  return study.Settings(
+    kinds=("one_hot", "overlapping"),
+    more_kinds=(),
+    per_class=2,
+    steps=700,
+    label_counts=(32, 512),
+  )
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,3 @@ def test_nt_xent_gives_rows_of_unit_length_the_same_again(monkeypatch):
 def test_refuses(call):
   with pytest.raises(InputError):
     call()
-
-
-def test_the_config_has_the_fields_that_the_program_knows():
-  assert set(get_latent()) == set(study.FIELDS)

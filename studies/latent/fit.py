@@ -10,7 +10,7 @@ import optax
 
 from ncl_jax import checks, losses, nonneg, numerics, optimizers
 from ncl_jax.checks import divergence
-from ncl_jax.experiments.identifiability.space import Space
+from studies.latent.space import Space
 
 LOSSES = ("spectral", "nt_xent")
 NETWORKS = ("table", "mlp")

@@ -1,38 +1,61 @@
-"""The whole study of latent classes: every fit, its distances, and what must hold."""
+"""Known latent classes: does NCL recover them, and CL not?
 
+  python -m studies.latent.run --out=runs/latent
+
+Free features and an MLP are trained with the spectral loss and NT-Xent, CL and NCL, on
+finite sample spaces with P(x, x') = sum_c P(c) P(x|c) P(x'|c). Prints a table and PASS
+or FAIL for each prediction of the theory, and writes both to --out as
+identifiability.md and .json. The exit code is 1 if a prediction fails. A few minutes.
+"""
+
+import argparse
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
 from ncl_jax import nonneg
-from ncl_jax.experiments.identifiability import factorize, fit, measure
-from ncl_jax.experiments.identifiability import space as space_lib
 from ncl_jax.host import paths
-from ncl_jax.runtime import jsonl
+from ncl_jax.runtime import compile_cache, jsonl
+from studies.latent import factorize, fit, measure
+from studies.latent import space as space_lib
 
 MAPS = {"cl": "identity", "ncl": "rep_relu", "ncl_relu": "relu"}
-# Of `configs/latent.py`.
-FIELDS = (
-  "kinds",
-  "more_kinds",
-  "classes",
-  "per_class",
-  "seeds",
-  "steps",
-  "narrow",
-  "label_counts",
-)
 # What must hold, see `claims`.
 NCL_CORRELATION, OVERLAPPING_CORRELATION = 0.99, 0.95
 CL_CORRELATION, CL_ROTATED = 0.7, 0.99
 RESIDUAL, EXCESS = 1e-3, 0.01
 ZERO = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is fitted.
+
+  Attributes:
+    kinds: of `space.KINDS`.
+    more_kinds: those that an MLP and NT-Xent are fitted to as well.
+    classes: C.
+    per_class: samples of a class.
+    seeds: of each fit.
+    steps: updates of each fit.
+    narrow: a number of dimensions below that of the classes.
+    label_counts: labelled samples of the probe.
+  """
+
+  kinds: tuple[str, ...] = ("one_hot", "unequal", "overlapping", "no_anchors")
+  more_kinds: tuple[str, ...] = ("one_hot", "overlapping")
+  classes: int = 8
+  per_class: int = 4
+  seeds: int = 5
+  steps: int = 1500
+  narrow: int = 5
+  label_counts: tuple[int, ...] = (16, 64, 256, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,36 +67,33 @@ class Claim:
   holds: bool
 
 
-def run(config: ConfigDict) -> tuple[list[dict[str, Any]], list[Claim]]:
-  """Fits everything that the config names.
-
-  Args:
-    config: of `configs/latent.py`.
+def run(settings: Settings) -> tuple[list[dict[str, Any]], list[Claim]]:
+  """Fits everything that the settings name.
 
   Returns:
     One row a fit, and the claims about them.
   """
   rows = []
-  for kind in config.kinds:
-    space = space_lib.make(kind, config.classes, config.per_class)
-    for method, model in fits(config, kind):
-      rows.append({"kind": kind, "method": method} | row(config, space, model))
+  for kind in settings.kinds:
+    space = space_lib.make(kind, settings.classes, settings.per_class)
+    for method, model in fits(settings, kind):
+      rows.append({"kind": kind, "method": method} | row(settings, space, model))
       logging.info("%s", line(rows[-1]))
-  return rows, claims(rows, config.classes)
+  return rows, claims(rows, settings.classes)
 
 
-def fits(config: ConfigDict, kind: str) -> list[tuple[str, fit.Model]]:
+def fits(settings: Settings, kind: str) -> list[tuple[str, fit.Model]]:
   """What is fitted on a kind of space, each with its method, a key of `MAPS`."""
-  classes, wide = config.classes, 2 * config.classes
+  classes, wide = settings.classes, 2 * settings.classes
   chosen = [
     ("spectral", "table", method, width)
-    for width in (config.narrow, classes, wide)
+    for width in (settings.narrow, classes, wide)
     for method in ("cl", "ncl")
   ]
   if kind == "one_hot":
     # Plain ReLU: what is dead at the start stays so.
     chosen.append(("spectral", "table", "ncl_relu", wide))
-  if kind in config.more_kinds:
+  if kind in settings.more_kinds:
     chosen += [
       (loss, network, method, wide)
       for loss, network in (
@@ -89,19 +109,14 @@ def fits(config: ConfigDict, kind: str) -> list[tuple[str, fit.Model]]:
   ]
 
 
-def row(config: ConfigDict, space: space_lib.Space, model: fit.Model) -> dict[str, Any]:
+def row(settings: Settings, space: space_lib.Space, model: fit.Model) -> dict[str, Any]:
   """One fit over all seeds, and everything that is measured of it.
-
-  Args:
-    config: of `configs/latent.py`.
-    space: the samples.
-    model: what is fitted.
 
   Returns:
     Settings and figures; a list has one entry a seed.
   """
   transform, width = model.transform, model.width
-  found = fit.fit(space, model, seeds=config.seeds, steps=config.steps)
+  found = fit.fit(space, model, seeds=settings.seeds, steps=settings.steps)
   found = found.astype(np.float64)
   target = space.phi
   if model.loss == "nt_xent":
@@ -131,7 +146,7 @@ def row(config: ConfigDict, space: space_lib.Space, model: fit.Model) -> dict[st
       str(count): [
         measure.probe_error(space, f, count, seed) for seed, f in enumerate(found)
       ]
-      for count in config.label_counts
+      for count in settings.label_counts
     },
   }
   if transform in nonneg.NON_NEGATIVE:
@@ -231,10 +246,10 @@ non-negative, and the loss cannot tell them from phi.
 """
 
 
-def text(rows: list[dict[str, Any]], found: list[Claim], config: ConfigDict) -> str:
+def text(rows: list[dict[str, Any]], found: list[Claim], settings: Settings) -> str:
   """The table, its notes and the claims."""
   columns = HEAD.count("|") - 1
-  labels = ", ".join(map(str, config.label_counts))
+  labels = ", ".join(map(str, settings.label_counts))
   verdicts = [
     f"{'PASS' if c.holds else 'FAIL'}  {c.text}: {c.found:.4g}" for c in found
   ]
@@ -258,3 +273,24 @@ def write(
   text = json.dumps(jsonl.to_json(everything), indent=1, allow_nan=False) + "\n"
   jsonl.replace(folder / "identifiability.json", text)
   jsonl.replace(folder / "identifiability.md", shown + "\n")
+
+
+def main() -> None:
+  """Studies."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--out", required=True, help="folder of the result")
+  folder = paths.absolute(parser.parse_args().out)
+  compile_cache.set_up()
+  logging.set_verbosity(logging.INFO)
+  settings = Settings()
+  rows, found = run(settings)
+  shown = text(rows, found, settings)
+  write(folder, rows, found, shown)
+  print(shown)
+  sys.exit(any(not claim.holds for claim in found))
+
+
+if __name__ == "__main__":
+  main()
