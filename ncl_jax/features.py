@@ -111,9 +111,7 @@ def extract(variables: Any, source: Source, split: str, network: Network) -> Fea
 
   Args:
     variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
-    source: the data.
     split: "train", "test", ...
-    network: what is run, and how.
 
   Returns:
     The features of all images, on every process.

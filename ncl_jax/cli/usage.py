@@ -13,7 +13,6 @@ def usage(main: Callable[[], None], shared: set[str]) -> str:
   """The module's docstring, its flags, and what all programs have in common.
 
   Args:
-    main: the program.
     shared: names of the flags that are for several machines.
   """
   module = sys.modules[main.__module__]

@@ -14,11 +14,7 @@ from ncl_jax.models import byte_tokenizer, vit
 
 
 def model(config: ConfigDict) -> models.ContrastiveModel | models.TwoTowers:
-  """The network that the settings describe: of images, or of images and texts.
-
-  Args:
-    config: resolved settings.
-  """
+  """The network that the settings describe: of images, or of images and texts."""
   settings = config.model
   text = models.TextTransformer(**config.text, dtype=jnp.dtype(settings.dtype))
   if settings.backbone == "text":

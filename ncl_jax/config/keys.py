@@ -58,10 +58,6 @@ def overrides(recipe: ConfigDict, given: ConfigDict) -> dict[str, Any]:
 def differences(stored: ConfigDict, given: ConfigDict) -> list[str]:
   """The fields in which two configs differ in a way that changes results.
 
-  Args:
-    stored: of the work directory.
-    given: of this call.
-
   Returns:
     Lines "KEY: STORED there, GIVEN here"; empty if the run may go on.
   """

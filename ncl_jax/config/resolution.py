@@ -19,7 +19,6 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
 
   Args:
     config: as given; not changed.
-    source: its data.
 
   Returns:
     A copy in which no field means "from the data" any more.

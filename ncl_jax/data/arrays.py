@@ -37,7 +37,6 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   because reading them could run code from the file.
 
   Args:
-    path: the file.
     image_size: side in pixels; 0 = unchanged.
   """
   name = f"arrays:{path}"

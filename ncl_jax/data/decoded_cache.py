@@ -75,7 +75,6 @@ def cached(source: Source, folder: pathlib.Path) -> Source:
   Images that are in memory stay there. The batches are the same, bit for bit.
 
   Args:
-    source: the data.
     folder: for the entries; created if necessary.
 
   Raises:
@@ -114,7 +113,6 @@ def table(
 
   Args:
     folder: created if necessary.
-    name: of the entry, for people.
     identity: what the arrays depend on, besides the decoder.
     make: computes them; no Python objects.
   """

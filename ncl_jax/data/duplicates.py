@@ -38,7 +38,6 @@ def describe(
   """A sentence about copies, or "" if there are none.
 
   Args:
-    groups: from `copies`.
     test: the test files.
     root: the folder that file names are relative to.
   """

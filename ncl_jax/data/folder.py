@@ -75,7 +75,6 @@ def load(
   split.
 
   Args:
-    path: the folder.
     image_size: side in pixels; 0 = the median shorter side of the train images, at
       most 256.
     on_bad_image: "stop" = an image that cannot be decoded is an error when it is met;

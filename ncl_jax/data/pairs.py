@@ -30,7 +30,6 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   For pairs of two texts use `_texts` [N] instead of `_images`.
 
   Args:
-    path: the file.
     image_size: side in pixels; 0 = unchanged, the only choice for texts.
 
   Raises:

@@ -17,7 +17,6 @@ def read(
   Args:
     read_row: takes a position and returns an image, uint8 of `shape`.
     rows: positions [n].
-    shape: (H, W, C).
   """
   images = np.empty((len(rows), *shape), np.uint8)
 

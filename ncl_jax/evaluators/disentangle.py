@@ -95,10 +95,6 @@ def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
 def scored(config: ConfigDict, source: Source) -> tuple[str, ...]:
   """The factors that positive pairs share: an invariance deletes its factor.
 
-  Args:
-    config: of the training.
-    source: the data.
-
   Returns:
     Names among the levels of its test split.
 
@@ -126,7 +122,6 @@ def principal(source: Source, width: int, seed: int) -> np.ndarray:
   """Principal components of the pixels of the test images, fitted on train images.
 
   Args:
-    source: the data.
     width: how many, if there are so many.
     seed: of the solver.
 

@@ -49,7 +49,6 @@ def embed_images(run: FeatureSource, images: np.ndarray) -> np.ndarray:
   """Features f of other images than the source's, such as partners.
 
   Args:
-    run: whose network it is.
     images: uint8 [N, H, W, C].
 
   Returns:

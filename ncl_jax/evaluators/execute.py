@@ -32,10 +32,7 @@ def run(
   """Evaluates a checkpoint and appends the result to `eval/EVALUATOR.jsonl`.
 
   Args:
-    evaluator: such as `knn.evaluate`.
-    workdir: of a training run.
     step: which checkpoint; None for the newest.
-    source: its data, if they are loaded already.
     **options: further arguments of the evaluator.
 
   Returns:
@@ -54,9 +51,7 @@ def run_all(
 
   Args:
     names: of `registry.single`; None for all that the data allow.
-    workdir: of a training run.
     step: which checkpoint; None for the newest.
-    source: its data, if they are loaded already.
 
   Returns:
     Evaluator -> the row that was written.

@@ -245,7 +245,6 @@ def by_class(
   Args:
     f: [N, D] features.
     labels: [N]; -1 where unknown.
-    num_classes: K.
     threshold: as in `statistics`.
     activation_rate: as in `statistics`.
     seed: as in `statistics`.

@@ -38,7 +38,6 @@ def probe(
     train_labels: [N] in [0, K); -1 is left out.
     test_x: [M, F].
     test_labels: [M]; -1 is left out.
-    num_classes: K.
     seed: of the held-out part.
 
   Returns:
@@ -83,7 +82,6 @@ def choose(
   Args:
     train_x: [N, F] features.
     train_labels: [N] in [0, K); -1 is left out.
-    num_classes: K.
     seed: of the held-out part.
 
   Returns:
@@ -183,7 +181,6 @@ def fit(
     labels: [N] in [0, K).
     weights: [N] weight of each row, 0 leaves it out.
     regularization: l2, above 0; the bias is not penalised.
-    num_classes: K.
     start: parameters to start from; zeros if None.
 
   Returns:

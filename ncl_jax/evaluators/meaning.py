@@ -84,7 +84,6 @@ def statistics(
     train_labels: [M]; -1 where unknown.
     f: [N, D] features that are scored.
     labels: [N]; -1 where unknown.
-    num_classes: K.
     seed: of the rotations and the label shuffles.
 
   Returns:

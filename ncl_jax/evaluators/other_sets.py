@@ -11,23 +11,12 @@ from ncl_jax.training import fingerprints
 
 
 def transfer(spec: str, config: ConfigDict) -> Source:
-  """The set that `selection` fits another probe to.
-
-  Args:
-    spec: as `data.load` takes it.
-    config: of the run.
-  """
+  """The set that `selection` fits another probe to."""
   return _load(spec, fingerprints.stamp(spec), image_size=config.data.image_size)
 
 
 def shifted(spec: str, config: ConfigDict, source: Source) -> Source:
-  """The set that `robustness` looks at: of our classes, stored as ours is.
-
-  Args:
-    spec: as `data.load` takes it.
-    config: of the run.
-    source: its data.
-  """
+  """The set that `robustness` looks at: of our classes, stored as ours is."""
   other = _load(
     spec,
     fingerprints.stamp(spec),

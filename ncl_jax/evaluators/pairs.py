@@ -292,11 +292,7 @@ def _captions(source: Source) -> np.ndarray:
 
 
 def text(row: dict[str, Any]) -> str:
-  """A result as lines to read.
-
-  Args:
-    row: from `evaluate`.
-  """
+  """A result as lines to read."""
   lines = [f"{row['settings']['pairs']} test pairs, recall"]
   lines += [f"  {name:22} {value:6.1%}" for name, value in row["recall"].items()]
   for name, value in row.get("zero_shot", {}).items():

@@ -165,11 +165,6 @@ def paired(config: ConfigDict, source: Source) -> bool:
 def check(names: Sequence[str], config: ConfigDict, source: Source) -> None:
   """Stops before any training where an evaluator could say nothing afterwards.
 
-  Args:
-    names: of evaluators.
-    config: of the runs.
-    source: their data.
-
   Raises:
     InputError: naming the first such evaluator.
   """

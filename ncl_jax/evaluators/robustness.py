@@ -173,9 +173,6 @@ def few(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 def table(row: dict[str, Any]) -> str:
   """The result as text: a line a corruption, accuracy in per cent.
 
-  Args:
-    row: what `evaluate` returned.
-
   Returns:
     Lines joined by newlines.
   """

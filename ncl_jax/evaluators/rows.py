@@ -39,7 +39,6 @@ def value(results: Mapping[str, Any], row: Row) -> float:
 
   Args:
     results: evaluator -> its result, as far as they ran.
-    row: of the table.
 
   Returns:
     NaN where the evaluator did not run or does not give the number.

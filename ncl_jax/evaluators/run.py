@@ -59,7 +59,6 @@ class FeatureSource(abc.ABC):
     """The same features of other data.
 
     Args:
-      source: the data.
       eval_crop: share of an image's side that evaluation sees; None leaves it.
     """
     crop = self.config.augment.eval_crop if eval_crop is None else eval_crop
@@ -132,9 +131,7 @@ def open_run(
   """Reads the config, the data and a checkpoint of a work directory.
 
   Args:
-    workdir: of a training run.
     step: which checkpoint; None for the newest.
-    source: its data, if they are loaded already.
 
   Raises:
     FileNotFoundError: if there is no config or no such checkpoint.

@@ -208,7 +208,6 @@ def ablation(
   Args:
     f: features of "train" and "test".
     parts: their labels.
-    num_classes: K.
     threshold: |f| below it counts as zero.
     seed: of the rows that the probe's penalty is chosen on.
 

@@ -62,7 +62,6 @@ def train(
   knows of the others.
 
   Args:
-    recipe: how.
     run: with labelled data; its network is what to start from, and never changed.
       Batches are split over its mesh, or over as many devices as share one equally.
     layers: what the classifiers see, see `features.Features.layer`.

@@ -48,8 +48,6 @@ def run(
 
   Args:
     advance: from a state and a batch to the next state and its values.
-    state: before the first step.
-    plan: what to run through.
     folder: where checkpoints are kept; None for nowhere.
 
   Returns:

@@ -17,7 +17,6 @@ def init_heads(config: ConfigDict, source: Source, layers: tuple[str, ...]) -> A
 
   Args:
     config: resolved settings; its seed determines the draw.
-    source: for the number of classes.
     layers: of h, hidden, z, f.
 
   Returns:
@@ -40,10 +39,8 @@ def make_optimizer(
   """The optimiser of a recipe.
 
   Args:
-    recipe: how.
     depths: ints, a prefix of the trained parameters: see `depths_of`.
     batch_size: images a step, which the learning rate is scaled by.
-    steps_per_epoch: updates in an epoch.
 
   Returns:
     An optax transformation.

@@ -39,9 +39,7 @@ def make_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh):
   """The compiled update: one view of each image, network, cross entropy, optimiser.
 
   Args:
-    task: what is trained.
     optimizer: of the trained parameters.
-    mesh: from `sharding.make_mesh`.
 
   Returns:
     `step(state, network, batch) -> (state, values)`; batch = {"image": uint8

@@ -46,7 +46,6 @@ def import_torch(
     file: see `interop.read` and `interop.from_torch`.
     workdir: new, or of the same config and without a checkpoint.
     classifier: whether the file's online classifier is taken.
-    source: the data, if they are loaded already.
 
   Returns:
     The absolute work directory.
@@ -110,12 +109,9 @@ def export_variables(
   """Writes a checkpoint's tensors as .safetensors.
 
   Args:
-    workdir: of a run.
-    out: the new file.
     names: "torch" (names, layout and counters of the released code) or "ours"
       (`params/backbone/conv1/kernel`).
     step: which checkpoint; None for the newest.
-    source: its data, if they are loaded already.
 
   Raises:
     InputError: for other names, if the file is there already, or for torch's names
@@ -155,11 +151,8 @@ def export_features(
   images are files `names` [N] str, their paths below the data's folder.
 
   Args:
-    workdir: of a run.
-    out: the new file.
     split: "train" or "test".
     step: which checkpoint; None for the newest.
-    source: its data, if they are loaded already.
 
   Raises:
     InputError: for another split, or if the file is there already.

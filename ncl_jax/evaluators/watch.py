@@ -24,7 +24,6 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
 
   Args:
     workdir: of a training run, which may not have begun yet.
-    evaluate: takes the step.
 
   Raises:
     Failed: at the end, if an evaluation failed.
@@ -57,7 +56,6 @@ def follow(path: pathlib.Path, poll_seconds: float = POLL_SECONDS) -> Iterator[i
   """The steps of a run's checkpoints, each once, the oldest first, as they appear.
 
   Args:
-    path: the work directory.
     poll_seconds: how long to wait before looking again.
 
   Yields:

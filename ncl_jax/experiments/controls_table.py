@@ -21,8 +21,6 @@ def controls_table(
   """A line a method or control, a column a metric; means over seeds.
 
   Args:
-    config: of the comparison.
-    source: its data.
     results: key of a method or control -> for each seed, evaluator -> result.
     labels: key -> what a reader sees.
 

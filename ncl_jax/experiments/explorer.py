@@ -30,7 +30,6 @@ def explore(
   """Writes the explorer of a run's newest checkpoint.
 
   Args:
-    workdir: of a training run.
     versus: of another on the same data, to switch to; None for none.
     step: which checkpoint of `workdir`; None for the newest.
     out: the file; None for WORKDIR/explorer.html.

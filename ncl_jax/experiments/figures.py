@@ -24,7 +24,6 @@ def draw(
   """Draws, as PNG and as SVG, what the newest checkpoints and the logs allow.
 
   Args:
-    workdir: of the method's run.
     versus: of the run it is compared with, on the same data.
     out: the folder; None for WORKDIR/figures.
 

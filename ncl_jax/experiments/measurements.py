@@ -36,15 +36,7 @@ class Measurements:
     file: pathlib.Path,
     labels: dict[str, str],
   ):
-    """Reads what was measured before.
-
-    Args:
-      config: of the comparison.
-      source: its data.
-      names: of the evaluators.
-      file: keeps the results.
-      labels: of the methods.
-    """
+    """Reads what was measured before."""
     self.results: dict[str, list[dict[str, Any]]] = {}
     self.failed: dict[str, str] = {}
     self.labels = dict(labels)

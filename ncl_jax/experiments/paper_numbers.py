@@ -83,9 +83,6 @@ _SOURCES = {"tfds:cifar10": "CIFAR-10", "tfds:cifar100": "CIFAR-100"}
 def expected(config: ConfigDict) -> dict[str, dict[str, float]]:
   """What the paper found where we measure.
 
-  Args:
-    config: of the comparison.
-
   Returns:
     method -> metric -> number, empty for other data or another network; the config's
     own

@@ -45,11 +45,7 @@ class Claim:
   high: float | None = None
 
   def holds(self, metrics: dict[str, Any]) -> tuple[float | None, bool | None]:
-    """(number found, whether the claim is true); None where nothing was measured.
-
-    Args:
-      metrics: of report.json.
-    """
+    """(number found, whether the claim is true); None where nothing was measured."""
     methods = metrics.get(self.metric, {}).get("methods", {})
     cl, ncl = (methods.get(key, {}).get("mean") for key in ("cl", "ncl"))
     found: float | None
@@ -115,8 +111,6 @@ def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
   """Writes the claims down, once; a directory with other claims is refused.
 
   Args:
-    config: settings.
-    path: the directory, absolute.
     seeds: pairs of runs.
   """
   made = claims(config)
@@ -183,7 +177,6 @@ def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
 
   Args:
     path: of a finished comparison.
-    made: from `prepare`.
 
   Returns:
     A line a claim.

@@ -33,7 +33,6 @@ class ResultCache:
     Args:
       of: what is measured, and all that the result depends on, by `fingerprints`; as
         JSON.
-      measure: makes the result.
 
     Returns:
       The result as JSON reads it: a number that is undefined is None.

@@ -36,7 +36,6 @@ def write(
   Args:
     file: where to; its folder is made if missing.
     config: of a run, resolved or not; its seed chooses images and views.
-    source: the data.
     images: rows, fewer if there are fewer training images.
     views: columns of training views.
 

@@ -21,9 +21,7 @@ def of(
   """Sentences about a run that has hardly learnt, or was still learning at its end.
 
   Args:
-    label: the method, for a reader.
     curve: rows of metrics.jsonl, of which "loss" is read.
-    config: resolved settings of the run.
   """
   losses = np.array([row["loss"] for row in curve if row.get("loss") is not None])
   if not len(losses):
@@ -52,11 +50,7 @@ def of(
 
 
 def shortened(config: ConfigDict) -> tuple[str, ...]:
-  """A sentence about a run of fewer epochs than the recipe of its name has.
-
-  Args:
-    config: resolved settings of the run.
-  """
+  """A sentence about a run of fewer epochs than the recipe of its name has."""
   own = (recipes.load(name) for name in recipes.names())
   named = (recipe for recipe in own if recipe.get("name") == config.name != "")
   epochs = next((recipe.train.epochs for recipe in named), 0)

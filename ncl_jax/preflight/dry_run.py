@@ -44,7 +44,6 @@ def describe(
     config: as for `train.train`.
     workdir: where it would train; may be a run that would go on.
     recipe: what `config` was before settings were changed on the command line.
-    source: the data, if they are loaded already.
 
   Raises:
     InputError: for all that would stop `train.train`.
@@ -144,12 +143,7 @@ def _network(
 
 
 def state_bytes(config: ConfigDict, source: Source) -> int:
-  """Bytes of a checkpoint: weights, statistics, optimizer state, momentum encoder.
-
-  Args:
-    config: resolved settings.
-    source: the data.
-  """
+  """Bytes of a checkpoint: weights, statistics, optimizer state, momentum encoder."""
   variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
   optimizer, _ = optimizer_lib.make_optimizer(config, 1)
   parts = (

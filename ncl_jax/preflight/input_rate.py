@@ -57,8 +57,6 @@ def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
   """Draws training batches as `train` does, with no network behind them.
 
   Args:
-    config: settings.
-    source: the data.
     batches: to time, after one that is not.
   """
   if batches < 1:
@@ -90,8 +88,6 @@ def need(config: ConfigDict, source: Source, accelerator: str) -> float:
   """Images a second that an accelerator takes at `SHARE` of its peak: an upper bound.
 
   Args:
-    config: settings.
-    source: the data.
     accelerator: a name of `speed.PEAKS`.
   """
   if accelerator not in timing.PEAKS:
@@ -107,8 +103,6 @@ def run(config: ConfigDict, batches: int, accelerator: str) -> str:
   """Measures and tells.
 
   Args:
-    config: settings.
-    batches: to time.
     accelerator: whose need to compare with.
   """
   config_lib.validate(config)

@@ -311,7 +311,6 @@ def model_flops(config: ConfigDict, source: Source) -> int:
   """Floating point operations of an image: the backward pass counts twice.
 
   Args:
-    config: resolved settings.
     source: the data, or their shapes.
   """
   size, channels = config.augment.size, source.image_shape[-1]

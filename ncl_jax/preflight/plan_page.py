@@ -5,12 +5,7 @@ from ncl_jax.preflight.memory_plan import Plan
 
 
 def text(found: Plan, title: str) -> str:
-  """A plan as a page to read.
-
-  Args:
-    found: from `plan`.
-    title: what was planned.
-  """
+  """A plan as a page to read."""
   share = found.batch // found.devices
   slices = f" in {found.slices} slices" if found.slices > 1 else ""
   lines = [

@@ -71,7 +71,6 @@ def dummy_data(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
   """A source of the data's shapes, which takes no memory.
 
   Args:
-    config: names the data.
     shape: (training images, height, width, channels, classes); (): from what is known,
       else from the data themselves.
   """

@@ -21,7 +21,6 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
 
   Args:
     directory: where to; made if missing, an older report in it is replaced.
-    comparison: what was measured.
 
   Returns:
     The content of `report.json`.
@@ -70,9 +69,6 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
 
 def table(comparison: Comparison) -> str:
   """The table of results for a terminal: aligned columns, a line a metric.
-
-  Args:
-    comparison: what was measured.
 
   Returns:
     Text without a trailing newline.

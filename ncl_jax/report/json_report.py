@@ -44,10 +44,6 @@ def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
 def document(comparison: Comparison, pictures: tuple[Picture, ...]) -> dict[str, Any]:
   """All of the report but the pixels, in types that strict JSON knows.
 
-  Args:
-    comparison: what was measured.
-    pictures: the figures drawn from it.
-
   Returns:
     A dict; shares stay shares (not percent), NaN is None.
   """

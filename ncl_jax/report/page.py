@@ -98,7 +98,6 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
   """The page: inline style, no script, no request but for its own figures.
 
   Args:
-    comparison: what was measured.
     pictures: the figures, which lie beside the page.
 
   Returns:
@@ -152,7 +151,6 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
   """The report for a repository or a terminal.
 
   Args:
-    comparison: what was measured.
     pictures: the figures, which lie beside the file.
 
   Returns:

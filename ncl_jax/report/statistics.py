@@ -104,7 +104,6 @@ def verdict(difference: Difference, better: str, margin: float = 0.0) -> str:
   """What one difference shows: "", "equal", "undecided", "better", ...
 
   Args:
-    difference: the paired difference.
     better: "higher", "lower" or "" where neither is better.
     margin: a loss of this size or less counts as none.
 

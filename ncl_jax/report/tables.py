@@ -165,9 +165,6 @@ def legend(comparison: Comparison) -> str:
 def text(comparison: Comparison) -> str:
   """The table for a terminal: aligned columns, a heading for each group.
 
-  Args:
-    comparison: what to show.
-
   Returns:
     Lines joined by newlines, with what the number of seeds allows at the end.
   """

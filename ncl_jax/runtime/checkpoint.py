@@ -89,7 +89,6 @@ class Checkpoints:
     """Starts saving; returns when the arrays are copied, before they are on disk.
 
     Args:
-      step: number of completed steps.
       model: tree for evaluation, {"params", "batch_stats"}.
       train: tree that only training needs.
 
@@ -182,7 +181,6 @@ class Checkpoints:
     """Loads a checkpoint with the structure, dtypes and shardings of two trees.
 
     Args:
-      step: of the checkpoint.
       model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
       train: like `model`.
 
@@ -206,7 +204,6 @@ def load_model(
   """Loads only the model, on any devices.
 
   Args:
-    workdir: of the run.
     model: tree of arrays or `jax.ShapeDtypeStruct` with the expected structure, shapes
       and dtypes; None accepts any.
     sharding: of the loaded arrays.

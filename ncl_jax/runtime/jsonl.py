@@ -61,9 +61,6 @@ class Log:
   """A JSON-lines file that one process often appends to.
 
   In a bucket, rows are kept in memory between writes of the whole object.
-
-  Args:
-    path: of the file.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -159,7 +156,6 @@ class Progress:
   """A progress bar in a terminal, else occasional log lines.
 
   Args:
-    total: number of steps.
     start: steps already done.
     images_per_step: for the rate in images a second.
     seconds_between_lines: of the log.

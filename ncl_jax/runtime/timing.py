@@ -142,10 +142,8 @@ def report(
   """A run's timing summary, a row of speed.jsonl.
 
   Args:
-    timer: of its start.
     steps: number of steps after the first call.
     seconds: that these steps took, with everything between them.
-    images: in a step.
     flops_per_image: of the network, forward and backward, all views.
 
   Returns:

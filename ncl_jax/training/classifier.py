@@ -20,7 +20,6 @@ def init(config: ConfigDict, source: Source) -> dict[str, Any]:
 
   Args:
     config: resolved settings; its seed determines the draw.
-    source: for the number of classes.
 
   Returns:
     {"classifier": {"prototypes": [K, D], "bias": [K]}}, to join the parameters, the
@@ -57,7 +56,6 @@ def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Arr
   """The classes' scores of raw features.
 
   Args:
-    config: for the transform and the scale.
     weights: `params["classifier"]`.
     z: [N, D] features before the transform.
 
@@ -73,7 +71,6 @@ def loss(
   """The mean loss over what is labelled.
 
   Args:
-    config: resolved settings.
     weights: `params["classifier"]`.
     z: [N, D] features before the transform.
     target: [N, K] class probabilities; a row of zeros is unlabelled.
@@ -101,8 +98,6 @@ def mixing_weights(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
 
   Args:
     config: `loss.mixup` is a.
-    key: random key.
-    n: images.
 
   Returns:
     [n] float32, all the same.

@@ -82,7 +82,6 @@ def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, st
   """Returns warnings about an epoch, each with a remedy.
 
   Args:
-    values: from `summary`.
     width: D.
     transform: the run's transform.
 

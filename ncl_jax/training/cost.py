@@ -40,10 +40,6 @@ _PHOTOGRAPH = 96
 def cost_warning(config: ConfigDict, source: Source) -> list[str]:
   """Warnings for a CPU run that takes hours, before it begins.
 
-  Args:
-    config: resolved settings.
-    source: the data.
-
   Returns:
     Sentences; none on an accelerator, or for runs of less than an hour.
   """
@@ -99,8 +95,6 @@ def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
   """Bytes of what the forward pass of a chunk of the batch saves for the backward.
 
   Args:
-    config: resolved settings.
-    source: the data.
     variables: shapes of {"params", "batch_stats"}.
   """
   if jax.default_backend() == "cpu":
@@ -133,10 +127,6 @@ def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
 
 def check_memory(config: ConfigDict, source: Source) -> None:
   """Refuses a training on a CPU whose activations alone exceed the machine's memory.
-
-  Args:
-    config: resolved settings.
-    source: the data.
 
   Raises:
     InputError: with what is needed and what there is.

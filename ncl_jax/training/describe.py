@@ -27,9 +27,6 @@ def speed(
   """Adds a row to speed.jsonl and logs it.
 
   Args:
-    config: resolved settings.
-    source: the data.
-    path: the work directory.
     timer: of this start of the run; its open interval is that of the steps.
     steps: done before this start, and done since its first call.
   """

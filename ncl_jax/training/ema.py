@@ -19,7 +19,6 @@ def init(config: ConfigDict, variables: Any) -> dict[str, Any] | None:
   """Returns the momentum encoder before the first step: a copy of the network.
 
   Args:
-    config: settings.
     variables: {"params", "batch_stats"} of the network.
 
   Returns:
@@ -44,8 +43,6 @@ def decay(base: float, step: jax.typing.ArrayLike, total: int) -> jax.Array:
 
   Args:
     base: at the first step, in [0, 1).
-    step: steps done.
-    total: steps of the run.
 
   Returns:
     [], from base up to 1.
@@ -66,7 +63,6 @@ def average(encoder: Any, params: Any, rate: jax.Array) -> Any:
   Args:
     encoder: parameters of the momentum encoder, a tree.
     params: those of the network after the step; may have more entries.
-    rate: from `decay`.
   """
   return jax.tree.map(
     lambda old, new: (old + (1 - rate) * (new - old)).astype(old.dtype),
@@ -81,12 +77,9 @@ def move(
   """The whole momentum encoder after a step.
 
   Args:
-    config: settings.
     before: from `init` or `move`; None stays None.
     params: the network's parameters after the step.
     seen: {"batch_stats"} of its forward pass, with prototypes {"scores": [N, 2, K]}.
-    step: steps done before this one.
-    total: steps of the run.
   """
   if before is None:
     return None

@@ -72,7 +72,6 @@ def data(source: Source, *names: str) -> str:
   """Digest of what a result reads of a data set.
 
   Args:
-    source: the data.
     *names: of the splits that are read; none: all.
 
   Returns:
@@ -86,9 +85,6 @@ def data(source: Source, *names: str) -> str:
 
 def training_set(source: Source) -> dict[str, Any]:
   """What tells one training set from another, for data.json.
-
-  Args:
-    source: the data.
 
   Returns:
     The shape of the images, their number, the classes in the order of their numbers,
@@ -111,7 +107,6 @@ def network(config: ConfigDict, variables: Any) -> str:
   """Digest of a run's settings, but for the place of its data, and of its weights.
 
   Args:
-    config: resolved settings.
     variables: {"params", "batch_stats"}.
 
   Returns:
@@ -171,9 +166,6 @@ def versions(*modules: str) -> dict[str, str]:
 
 def stamp(spec: str) -> tuple[tuple[str, int, int], ...]:
   """Tells whether a data set that was loaded may have changed on disk since.
-
-  Args:
-    spec: as `data.load` takes it.
 
   Returns:
     Path, size and time of change of the file; of a folder those of itself and of the

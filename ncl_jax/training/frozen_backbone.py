@@ -80,8 +80,6 @@ def train_projector(
       directory of a run.
     workdir: new directory for the result.
     views: random views of each image that pass the backbone, at least 2 and even.
-    epochs: passes over the images.
-    source: the data, if they are loaded already.
 
   Returns:
     The absolute work directory.

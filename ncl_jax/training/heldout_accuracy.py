@@ -51,10 +51,8 @@ def evaluate(
   """Top-1 and top-5 on the test split, the network in evaluation mode.
 
   Args:
-    config: resolved settings of a classifier.
     variables: {"params", "batch_stats"}.
     source: labelled data.
-    mesh: for the forward passes.
 
   Returns:
     {"test_top1", "test_top5", "test_images"}, the last: how many have a label.
@@ -75,8 +73,6 @@ class Best:
   An open resource, to be closed.
 
   Args:
-    workdir: of the run.
-    config: its resolved settings.
     start: steps done before; what metrics.jsonl says of them counts.
   """
 
@@ -93,9 +89,7 @@ class Best:
     """Keeps a step if it is better than all before.
 
     Args:
-      step: steps done.
       top1: on the test split.
-      items: of a checkpoint, "model" and "train".
 
     Raises:
       SaveError: if it cannot be written.

@@ -46,7 +46,6 @@ def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
 
   Args:
     config: `data.on_device_mib` and `train.steps_per_call` are used.
-    source: the data.
     mesh: its devices; simulated ones share the host's memory, which holds a copy for
       each.
 
@@ -83,9 +82,6 @@ def open_feed(
   """Opens the data of a run from step `start` on, in the order given by its seed.
 
   Args:
-    source: the data.
-    config: resolved settings.
-    mesh: from `sharding.make_mesh`.
     start: steps already done.
     on_device: from `layout`; the batches are the same either way.
   """
@@ -109,9 +105,7 @@ def batch_of(
     data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
       and perhaps "tokens" [M, L].
     start: index into the order of the batch's first image.
-    size: images in it.
     mesh: whose devices share it.
-    shape: (H, W, C).
 
   Returns:
     {"image" [size, H, W, C], "label" [size]} and so on, split over the mesh.

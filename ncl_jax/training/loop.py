@@ -55,7 +55,6 @@ def train(
   Args:
     config: settings; those that mean "from the data" are filled in.
     workdir: gets config.json, metrics.jsonl, speed.jsonl and checkpoints/.
-    source: the data, if they are loaded already.
     profile: "FIRST:LAST", steps that are recorded in WORKDIR/profile; "": none.
 
   Returns:
@@ -174,12 +173,7 @@ class _Loop:
   """The steps of a run, from its first state on: an open resource, to be closed.
 
   Args:
-    run: what is trained.
     start: steps done before.
-    checkpoints: get the state.
-    stop: requests to stop.
-    timer: of this start.
-    peers: told of every call, to notice processes that hang.
   """
 
   def __init__(
@@ -217,9 +211,6 @@ class _Loop:
 
     Args:
       state: after `start` steps; donated.
-      seed: from `seed_of`.
-      steps: from `make_steps`.
-      recording: told of every call.
     """
     run, log_every = self._run, self._run.config.train.log_every_steps
     data = self._feed.at(self._done)

@@ -24,13 +24,11 @@ def of_pairs(
   """The loss of a batch of pairs of views, with its penalty.
 
   Args:
-    config: resolved settings.
     params: of the network; of a method with prototypes also these.
     teacher: the momentum encoder, see `ema.init`; None without one.
     seen: outputs of the forward pass: "z" [2 N, D] before the transform, with a
       predictor its output "predicted", with a momentum encoder its output "keys".
     labels: [N], -1 where unknown.
-    mesh: that the batch is split over; None for one device.
 
   Returns:
     (loss [], values for the log, what `ema.move` needs of the batch).
@@ -92,9 +90,6 @@ def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
 def init(config: ConfigDict) -> dict[str, Any]:
   """What the loss learns: the logarithm of 1/T, where asked for, and prototypes.
 
-  Args:
-    config: settings.
-
   Returns:
     {"loss": {"log_scale": []}} with `loss.learn_temperature`, {"prototypes": [K, D]}
     with prototypes, to join the parameters; else {}.
@@ -114,7 +109,6 @@ def temperature(config: ConfigDict, params: Any) -> Any:
   """The temperature: the setting, or the learnt value.
 
   Args:
-    config: settings.
     params: {"loss"} of `init` among others.
   """
   if not config.loss.learn_temperature:

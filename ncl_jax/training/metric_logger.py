@@ -19,9 +19,6 @@ class Recorder:
 
   Args:
     file: gets a line every `train.log_every_steps` steps and at each epoch's end.
-    progress: is told of each call.
-    per_epoch: steps in an epoch.
-    config: resolved settings.
   """
 
   def __init__(
@@ -47,7 +44,6 @@ class Recorder:
     """Queues the metrics of a call.
 
     Args:
-      step: its last step.
       count: how many it made.
       values: their metrics, in the first `count` rows.
       last: further values of the last step.
@@ -74,9 +70,7 @@ class Recorder:
     """Checks a call at once, and those before it; raises as `add`.
 
     Args:
-      step: its last step.
       count: how many steps it made.
-      values: their metrics.
     """
     self.flush()
     self._check(step, jax.device_get(values["fault"])[:count])

@@ -11,10 +11,6 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
   """The optimiser of a resolved config, and the encoder's learning rate.
 
-  Args:
-    config: resolved settings.
-    steps_per_epoch: updates in an epoch.
-
   Returns:
     (transformation, schedule of the encoder's learning rate over steps).
   """

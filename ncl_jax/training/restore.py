@@ -82,8 +82,6 @@ def check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> 
 
   Args:
     variables: of a `ContrastiveModel`, with or without its projector.
-    config: resolved settings.
-    source: the data.
     file: what the message calls the network's origin.
 
   Raises:

@@ -19,7 +19,6 @@ class SaveTimes:
 
   Args:
     minutes: between two saves; 0 for never.
-    clock: in seconds.
   """
 
   def __init__(

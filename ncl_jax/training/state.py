@@ -58,10 +58,6 @@ class TrainState:
 def init_variables(config: ConfigDict, source: Source) -> Any:
   """The untrained network, the same for CL and NCL; run it with `build`.
 
-  Args:
-    config: resolved settings.
-    source: for the image channels and the number of classes.
-
   Returns:
     {"params": {"backbone", "projector", "probe" or "classifier"}, "batch_stats"}, with
     "predictor", "prototypes" and "loss" among the parameters where the loss has them.
@@ -120,7 +116,6 @@ def build(function: Callable[[], Any], mesh: Mesh) -> Any:
 
   Args:
     function: takes nothing and returns a tree of arrays.
-    mesh: from `sharding.make_mesh`.
 
   Returns:
     The tree, replicated over the mesh.
@@ -156,9 +151,6 @@ def make_init(
 
   Args:
     config: resolved settings; their seed does not count.
-    source: for the image channels and the number of classes.
-    optimizer: from `make_optimizer`.
-    mesh: from `sharding.make_mesh`.
 
   Returns:
     Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed;

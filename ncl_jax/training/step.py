@@ -25,13 +25,6 @@ def make_step(
 ):
   """The compiled train step: views, network, loss, update; sharded over the mesh.
 
-  Args:
-    config: resolved settings.
-    source: for the number of classes, and of steps in an epoch.
-    mesh: from `sharding.make_mesh`.
-    optimizer: from `make_optimizer`.
-    learning_rate: from `make_optimizer`.
-
   Returns:
     `step(state, batch) -> (state, metrics, z)`; batch = {"image": uint8 [N, H, W, C],
     "label": int32 [N]}, split over the mesh like z [N, V, D]; the state is replicated
@@ -61,11 +54,6 @@ def make_steps(
 
   Args:
     config: resolved settings; their seed is ignored.
-    source: for the number of classes, and of steps in an epoch.
-    mesh: from `sharding.make_mesh`.
-    optimizer: from `make_optimizer`.
-    learning_rate: from `make_optimizer`.
-    layout: from `input_pipeline.layout`.
 
   Returns:
     `steps(state, data, seed) -> (state, metrics, z, labels)`; data from

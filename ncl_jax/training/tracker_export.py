@@ -113,7 +113,6 @@ def export(
   Biases. Without that file everything is copied anew.
 
   Args:
-    directory: of a run.
     target: one of `TARGETS`.
     follow: go on until the last step of the run.
     seconds: between looks, if so.

@@ -35,11 +35,8 @@ def make_update(
   BatchNorm's statistics are then each chunk's, so k changes the result.
 
   Args:
-    config: resolved settings.
     num_classes: K; 0 without labels.
-    optimizer: from `make_optimizer`.
     make_views: from what `update` gets for views, or a chunk of it, to the views.
-    mesh: that the batch is split over; None for one device.
     steps_per_epoch: updates in an epoch, for the momentum encoder's schedule.
 
   Returns:

@@ -30,9 +30,7 @@ def prepare(
   """Settles the config, the directory and the devices, and writes nothing yet.
 
   Args:
-    config: as given.
     workdir: new, or of an earlier call with the same config.
-    source: the data.
 
   Returns:
     (resolved config, absolute path, mesh of all devices).
@@ -123,8 +121,6 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
 
   Args:
     workdir: from `prepare`.
-    config: from `prepare`.
-    source: the data.
 
   Raises:
     InputError: if a living process is training there, saying which, or a run of another
@@ -225,7 +221,6 @@ def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Sourc
   """The data that the settings name.
 
   Args:
-    config: the settings.
     flag: the option that names another place, for the message.
 
   Raises:

@@ -101,7 +101,6 @@ def compare_steps(programs: FirstSteps, seed: int, allowed: float) -> Result:
   """Compares the programs with each other and with numpy.
 
   Args:
-    programs: from `first_steps`.
     seed: of images and parameters.
     allowed: the largest distance, see `result.distance`.
   """

@@ -17,7 +17,6 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
 
   Args:
     file: where to; its folder is made if missing.
-    exploration: what to show.
 
   Returns:
     The absolute path.

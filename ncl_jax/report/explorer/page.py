@@ -20,9 +20,6 @@ _TYPES = {"u1": "u1", "i2": "<i2", "i4": "<i4", "f4": "<f4"}
 def as_html(exploration: Exploration) -> str:
   """The page: style, script, data and thumbnails in one text.
 
-  Args:
-    exploration: what to show.
-
   Returns:
     HTML text; 30 MB at most for 10,000 images and two sides of 2,048 dimensions.
   """
@@ -54,7 +51,6 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
   """What the page's script reads.
 
   Args:
-    exploration: what to show.
     sprite: thumbnails of its `pictures`.
 
   Returns:

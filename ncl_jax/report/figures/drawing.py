@@ -175,7 +175,6 @@ def picture(
 
   Args:
     draw: draws it, given whether the page is narrow.
-    name: of the file.
     title: see `Picture`.
     caption: see `Picture`.
     description: see `Picture`.

@@ -132,7 +132,6 @@ def _rows(
   Args:
     comparison: gives methods, values and chance levels.
     shown: the metrics, from top to bottom.
-    ax: where to draw.
     narrow: whether labels take more lines and less width.
     draw: called with the method's index, the method, its colour, the line's height on y
       axis, its values in percent, and their mean.
