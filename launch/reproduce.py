@@ -3,10 +3,10 @@
   ncl reproduce cifar100 --workdir=runs/cifar100
 
 The data set is cifar10, cifar100 or imagenet100; --config=FILE:ncl selects another,
-with its own `expected` numbers. --dry_run prints the planned runs, their hours and the
-claims, and exits. Otherwise the command first writes the claims to WORKDIR/claims.json,
-which later calls do not change. The result is WORKDIR/report and a verdict
-on each claim. The same command resumes after an interruption.
+with its own `expected` numbers. The command first prints the planned runs and their
+hours; --dry_run adds the claims and exits. It then writes the claims to
+WORKDIR/claims.json, which later calls do not change. The result is WORKDIR/report and a
+verdict on each claim. The same command resumes after an interruption.
 """
 
 import sys

@@ -161,11 +161,12 @@ def reproduce(
   """
   config_lib.validate(config)
   path = paths.absolute(directory)
+  plan = compare_plan.describe(config, path, seeds=seeds, evaluators=evaluators)
   if dry_run:
-    plan = compare_plan.describe(config, path, seeds=seeds, evaluators=evaluators)
     lines = "".join(f"\n          {claim.text}" for claim in claims(config))
     return f"{plan}\nClaims{lines}"
   made = prepare(config, path, seeds)
+  logging.info("%s", plan)
   for claim in made:
     logging.info("claimed: %s", claim.text)
   compare.compare(config, path, seeds=seeds, evaluators=evaluators)
