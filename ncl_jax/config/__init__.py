@@ -15,7 +15,6 @@ from ncl_jax.config.build import (
 )
 from ncl_jax.config.fields import (
   CHOICES,
-  VITS,
   defaults,
   set_method,
 )
@@ -34,7 +33,6 @@ from ncl_jax.config.validation import validate
 
 __all__ = [
   "CHOICES",
-  "VITS",
   "augmentation",
   "defaults",
   "differences",

@@ -7,7 +7,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, methods, models
-from ncl_jax.config.fields import VITS
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.models import byte_tokenizer, vit
@@ -38,7 +37,7 @@ def model(config: ConfigDict) -> models.ContrastiveModel | models.TwoTowers:
 def _backbone(config: ConfigDict) -> models.ResNet | vit.ViT:
   settings = config.model
   given = {"width": settings.width, "dtype": jnp.dtype(settings.dtype)}
-  if settings.backbone not in VITS:
+  if settings.backbone not in models.VITS:
     return getattr(models, settings.backbone)(stem=settings.stem, **given)
   given |= {name: settings[name] for name in ("patch", "pool", "positions")}
   return getattr(vit, settings.backbone)(config.augment.size, **given)

@@ -10,13 +10,12 @@ from ncl_jax import checks, losses, methods, models, nonneg
 from ncl_jax.errors import InputError
 from ncl_jax.models import vit
 
-VITS = ("vit_tiny", "vit_small")
 CHOICES = {
   "method": methods.VARIANTS,
   "loss.name": tuple(methods.BY_NAME),
   "loss.transform": sorted(nonneg.NAMES),
   "loss.precision": losses.PRECISIONS,
-  "model.backbone": ("resnet10", "resnet18", "resnet50", *VITS, "text"),
+  "model.backbone": (*models.BACKBONES, "text"),
   "model.stem": models.STEMS,
   "model.keep": models.KEEPS,
   "model.pool": vit.POOLS,

@@ -11,7 +11,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 import ncl_jax
-from ncl_jax import checks, interop, methods
+from ncl_jax import checks, interop, methods, models
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -176,7 +176,7 @@ def _check_released(run: Run) -> None:
   what = ""
   if not model.projector:
     what = "a network with no projector, which the released code cannot be without"
-  elif model.backbone in config_lib.VITS:
+  elif model.backbone in models.VITS:
     what = f"a {model.backbone}, which the released code does not have"
   elif model.projector_batch_norm or model.projector_layers != 2:
     what = (

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ncl_jax import config as config_lib
-from ncl_jax import features, methods
+from ncl_jax import features, methods, models
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
@@ -108,7 +107,7 @@ def _side(run: Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
   f = run.layer("f", "test")
   scores = sepin_lib.dimensions(run) if sepin else None
   side = explorer.Side(label, f[ids], scores)
-  if run.config.model.backbone not in config_lib.VITS:
+  if run.config.model.backbone not in models.VITS:
     return side
   maps = features.attention(run.variables, run.source, "test", run.network())
   seen = run.config.augment.eval_crop

@@ -16,7 +16,12 @@ from ncl_jax.models.text_transformer import PixelText, TextTransformer
 from ncl_jax.models.two_towers import TwoTowers
 from ncl_jax.models.vit import ViT, vit_small, vit_tiny
 
+VITS = ("vit_tiny", "vit_small")
+# Of images, by the names of their functions here; ViTs take other arguments.
+BACKBONES = ("resnet10", "resnet18", "resnet50", *VITS)
+
 __all__ = [
+  "BACKBONES",
   "KEEPS",
   "STEMS",
   "BasicBlock",
@@ -28,6 +33,7 @@ __all__ = [
   "ResNet",
   "TextTransformer",
   "TwoTowers",
+  "VITS",
   "ViT",
   "resnet10",
   "resnet18",

@@ -23,6 +23,7 @@ from ncl_jax import (
   losses,
   methods,
   metrics,
+  models,
   nonneg,
   numerics,
   optimizers,
@@ -168,7 +169,7 @@ def _check_fit(
 ) -> None:
   """Raises unless the backbone is the config's."""
   if (
-    config.model.backbone not in config_lib.VITS
+    config.model.backbone not in models.VITS
     and "layer1_0" in (given["params"]["backbone"])
   ):
     restore.check_fit(given, config, source, str(backbone))
