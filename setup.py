@@ -1,7 +1,8 @@
 """What pyproject.toml cannot say: programs and recipes are parts of the package.
 
 In a checkout they are `launch/` and `configs/`, installed `ncl_jax.launch` and
-`ncl_jax.configs`. site-packages gets no folder of such a common name.
+`ncl_jax.configs`: site-packages gets no folder of such a common name. The command `ncl`
+runs the files; nothing imports them by these names.
 """
 
 import pathlib

@@ -11,10 +11,10 @@ scipy.sparse.load_npz with a row for each input row; the rows of a pair follow e
 other. With --dense it is an array named codes, for numpy.load.
 
 Prints a line for the full codes and for their first half, quarter and eighth: dims;
-active, the mean number of active dimensions in a code, and most, the largest; live,
-dimensions that are active in any code; empty, the number of all-zero codes; bytes of a
-code; and recall@10, whose queries are a tenth of the rows, at most 1,000, that are left
-out of training.
+active, the mean number of active dimensions in a code, and most, the largest;
+active_dims, dimensions that are active in any code; all_zero, the number of all-zero
+codes; bytes of a code; and recall@10, whose queries are a tenth of the rows, at most
+1,000, that are left out of training.
 """
 
 from absl import flags

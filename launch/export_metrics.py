@@ -13,7 +13,7 @@ from absl import flags
 
 from ncl_jax import cli
 
-_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "directory of a training run")
+_WORKDIR = flags.DEFINE(cli.PATH, "workdir", None, "work directory of a run")
 _TO = flags.DEFINE_enum("to", "tensorboard", ["tensorboard", "wandb"], "the tracker")
 _FOLLOW = flags.DEFINE_bool("follow", False, "continue until the run is complete")
 

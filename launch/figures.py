@@ -14,7 +14,7 @@ from absl import flags
 from ncl_jax import cli
 
 cli.define_data_source()
-_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of a training run")
+_WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "work directory of a run")
 _VERSUS = flags.DEFINE(
   cli.WORKDIR, "versus", None, "directory of a run to compare with"
 )

@@ -18,7 +18,7 @@ from ncl_jax.host import paths
 _CONFIG = config_flags.DEFINE_config_file("config", None, cli.CONFIG)
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(
-  cli.WORKDIR, "workdir", "", "instead of --config: directory of a training run"
+  cli.WORKDIR, "workdir", "", "instead of --config: work directory of a run"
 )
 _OUT = flags.DEFINE(
   cli.WORKDIR, "out", "", "the file; default: views.png, or in --workdir"

@@ -160,7 +160,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
     main: takes the work directory and the step, None for the newest checkpoint.
   """
   define_data_source()
-  workdir = flags.DEFINE(WORKDIR, "workdir", None, "directory of a training run")
+  workdir = flags.DEFINE(WORKDIR, "workdir", None, "work directory of a run")
   step = flags.DEFINE_integer("step", None, "step of the checkpoint; default: newest")
   follow = flags.DEFINE_bool(
     "watch", False, "evaluate each new checkpoint until training is complete"

@@ -32,8 +32,7 @@ def parse(required: Sequence[str], argv: list[str], fields: Sequence[str] = ()) 
     raise InputError(f"unexpected argument {rest[0]!r}: flags are written --NAME=VALUE")
   if not fields and file and "method" not in flags.FLAGS.config:
     raise InputError(
-      f"{file} holds no settings of a training: its first lines say which program it "
-      "is for"
+      f"{file} is no config of a run: its first lines say which command it is for"
     )
   for name in required:
     if flags.FLAGS[name].value in (None, ""):

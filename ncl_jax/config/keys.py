@@ -9,6 +9,15 @@ from ml_collections import ConfigDict
 from ncl_jax.config.fields import defaults
 from ncl_jax.errors import InputError
 
+# Old names of fields: with version 0.3 they changed.
+RENAMED = {
+  "loss.map": "loss.transform",
+  "loss.scale": "loss.logit_scale",
+  "loss.momentum": "loss.ema_decay",
+  "eval.activity": "eval.activation_rate",
+  "optimizer.clip": "optimizer.trust_clip",
+  "train.accumulate": "train.grad_cache_chunks",
+}
 # May differ when a run goes on: they change what is written or where, not what.
 FREE_ON_RESUME = (
   "expected",
@@ -104,6 +113,8 @@ def known_keys() -> list[str]:
 
 def nearest_key(key: str) -> str | None:
   """The known field that looks most like `key` ("loss.temprature"), if any does."""
+  if key in RENAMED:
+    return RENAMED[key]
   known = known_keys()
   near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
   if near:

@@ -13,7 +13,7 @@ SCHEDULES = ("cosine", "step")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-  """How a classifier is trained; hashable, and recorded beside each result.
+  """How a classifier is trained; hashable, and recorded with each result.
 
   The defaults are the released code's for CIFAR, those of ImageNet: `for_stem`.
 

@@ -105,7 +105,7 @@ def validate(config: ConfigDict) -> None:
 
 
 def check_augment(config: ConfigDict) -> None:
-  """Runs the checks of `AugmentConfig`; what the data decide is stood in for."""
+  """Runs the checks of `AugmentConfig`; what the data decide gets dummy values."""
   fields = dict(config.augment)
   fields["size"] = fields["size"] or 1
   fields["mean"] = fields["mean"] or (0.5,)

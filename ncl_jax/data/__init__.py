@@ -183,7 +183,8 @@ def check(spec: str) -> None:
   """
   kind, _, place = spec.partition(":")
   with_place = [form.partition(":")[0] for form in FORMS if ":" in form]
-  if spec not in FORMS[:2] and not (kind in with_place and place):
+  alone = [form for form in FORMS if ":" not in form]
+  if spec not in alone and not (kind in with_place and place):
     raise InputError(_unknown(spec, kind))
   paths.local(place)
 

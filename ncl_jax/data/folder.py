@@ -225,7 +225,7 @@ def _listing(path: pathlib.Path, left_out: _LeftOut) -> Listing:
   if not listing:
     return {NO_CLASS: loose} if loose else {}
   if loose:
-    left_out.tell(f"{len(loose)} images beside the class folders left out")
+    left_out.tell(f"{len(loose)} images outside the class folders left out")
   return listing
 
 

@@ -123,10 +123,10 @@ def table(
 
   Returns:
     For each length: "dims"; "active", the mean number of active dimensions in a code,
-    and "most", the largest; "live", dimensions that are active in any code; "empty",
-    the number of all-zero codes; "bytes" of a stored code (index and value take 4
-    each); and "recall", the share of the ten nearest embeddings (cosine, centred) that
-    are among the ten nearest codes, NaN without ten items and a query.
+    and "most", the largest; "active_dims", how many are active in any code;
+    "all_zero", the number of all-zero codes; "bytes" of a stored code (index and value
+    take 4 each); and "recall", the share of the ten nearest embeddings (cosine,
+    centred) that are among the ten nearest codes, NaN without ten items and a query.
   """
   width = len(encoder.expected_activation_)
   items = np.flatnonzero(~held)[:ITEMS]
@@ -147,8 +147,8 @@ def table(
         "dims": dims,
         "active": float(used.mean()),
         "most": int(used.max()),
-        "live": len(np.unique(codes.indices)),
-        "empty": int(np.sum(used == 0)),
+        "active_dims": len(np.unique(codes.indices)),
+        "all_zero": int(np.sum(used == 0)),
         "bytes": 8 * float(used.mean()),
         f"recall@{K}": share,
       }
@@ -167,7 +167,7 @@ def text(rows: list[dict[str, Any]]) -> str:
   cells = [list(rows[0])]
   for row in rows:
     cells.append([cell(value) for value in row.values()])
-  return "\n".join("".join(f"{cell:>10}" for cell in line) for line in cells)
+  return "\n".join("".join(f"{cell:>12}" for cell in line) for line in cells)
 
 
 def _check(config: ConfigDict | None, encoder: str, out: Output) -> None:

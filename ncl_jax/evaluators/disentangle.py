@@ -1,7 +1,7 @@
-"""Disentanglement: which dimension holds which factor of the data, beside chance.
+"""Disentanglement: which dimension holds which factor of the data?
 
-Beside a run's features stand those of the untrained network, as many principal
-components of the pixels, and the run's own with the images shuffled.
+A run's features are compared with those of the untrained network, with as many
+principal components of the pixels, and with its own features of shuffled images.
 """
 
 import io

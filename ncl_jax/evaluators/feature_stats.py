@@ -240,7 +240,7 @@ def by_class(
   activation_rate: float,
   seed: int,
 ) -> dict[str, float]:
-  """How far the images that activate a dimension share a class, beside chance.
+  """How far the images that activate a dimension share a class, and what chance gives.
 
   Args:
     f: [N, D] features.

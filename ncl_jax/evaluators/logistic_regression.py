@@ -202,7 +202,7 @@ def fit(
 
 @functools.cache
 def _compiled_fit():
-  # The line search makes a large program of little work beside its matrix products,
+  # The line search makes a large program of little work apart from matrix products,
   # which are as fast at any level.
   return jax.jit(_fit, compiler_options=compiler.cpu_effort(0))
 

@@ -1,4 +1,4 @@
-"""What single dimensions say about the classes, beside rotated axes and chance."""
+"""What single dimensions say about the classes, against rotated axes and chance."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Data sets beside a run's own: of the transfer, and of shifted test images."""
+"""Further data sets: of the transfer, and of shifted test images."""
 
 import functools
 from typing import Any

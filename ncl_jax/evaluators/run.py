@@ -69,7 +69,7 @@ class FeatureSource(abc.ABC):
     return self._on(config, source)
 
   def describe(self, **settings: Any) -> dict[str, Any]:
-    """The settings that a result needs beside it to be repeated."""
+    """The settings that a result needs to be repeated."""
     return describe(self.config, self.source, **settings)
 
   @abc.abstractmethod
@@ -162,7 +162,7 @@ def open_run(
 
 
 def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
-  """The settings that a result needs beside it to be repeated."""
+  """The settings that a result needs to be repeated."""
   return settings | {
     "transform": config.loss.transform,
     "method": config.method,

@@ -67,7 +67,7 @@ def train(
     layers: what the classifiers see, see `features.Features.layer`.
     frozen: True leaves the network as it is, in evaluation mode; False trains it too,
       with the batch's statistics, and takes one layer, h.
-    folder: where checkpoints are kept, so that a training that was stopped goes on;
+    folder: where checkpoints are kept, so that a stopped run can resume;
       None keeps none.
 
   Returns:

@@ -23,7 +23,7 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
   is told, and the next goes on.
 
   Args:
-    workdir: of a training run, which may not have begun yet.
+    workdir: of a run, which may not have begun yet.
 
   Raises:
     Failed: at the end, if an evaluation failed.

@@ -1,4 +1,4 @@
-"""The table of the controls, beside CL and NCL under the same evaluation."""
+"""The table that compares controls with CL and NCL under the same evaluation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The explorer of a run's test images, alone or beside another run's."""
+"""The explorer of a run's test images, alone or next to another run's."""
 
 import dataclasses
 import pathlib
@@ -66,7 +66,7 @@ def explore(
   texts: tuple[str, ...] = ()
   if run.source.texts:
     texts = tuple(texts_lib.from_pictures(split.images[np.arange(len(ids))]))
-  # Beside a text tower the partner of an image is its text.
+  # With a text tower, the partner of an image is its text.
   partners = None
   if split.partners and not all(methods.of(x.config).captions for x in opened):
     partners = split.partners(np.arange(len(ids)), np.random.default_rng(0))
@@ -120,7 +120,7 @@ def _others(
   words: tuple[str, ...],
   partners: np.ndarray | None,
 ) -> dict[str, Any]:
-  """Features of what stands beside the images, by the run's other tower."""
+  """Features of what is paired with the images, by the run's other tower."""
   if methods.of(run.config).captions:
     # As trained: whole captions. And words alone, as they name what a dimension is.
     texts = {"captions": captions, "words": words}

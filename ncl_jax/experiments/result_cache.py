@@ -41,7 +41,7 @@ class ResultCache:
     if name not in self._results:
       result = json.loads(json.dumps(jsonl.to_json(measure()), allow_nan=False))
       self._results[name] = result
-      # Asked now: at first it would start jax, before a training chooses its devices.
+      # Asked now: at first it would start jax, before a run chooses its devices.
       if jax.process_index() == 0:
         try:
           jsonl.append(self._path, {"of": of, "result": result})

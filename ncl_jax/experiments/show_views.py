@@ -59,11 +59,7 @@ def picture(
   The views are made by the functions of training, then the normalisation is undone;
   nothing is smoothed, so that a pixel of a view is a square of the picture.
 
-  Args:
-    config: as in `write`.
-    source: likewise.
-    images: likewise.
-    views: likewise.
+  The arguments are those of `write`.
 
   Returns:
     uint8 [height, width, 3]: a line of headings, then a row for each image.

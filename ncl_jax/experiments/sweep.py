@@ -152,8 +152,8 @@ def sweep(
   """Trains and evaluates every trial of a grid, then writes a table and a figure.
 
   Finished trials are not repeated, and one that was killed resumes. A trial that fails
-  stops no other. With labels each trial's nearest-neighbour accuracy stands beside that
-  of its untrained network and of raw pixels.
+  stops no other. With labels each trial's nearest-neighbour accuracy is compared
+  with that of its untrained network and of raw pixels.
 
   Args:
     config: what is not in the grid.
@@ -213,7 +213,7 @@ def _sweep(made: Sequence[Trial], root: pathlib.Path, names: Sequence[str]) -> s
   if fault:
     failed.append(f"\n  results cannot be written: {fault}")
   if failed:
-    raise Failed(f"{text}\n\ncells that failed:{''.join(failed)}")
+    raise Failed(f"{text}\n\ntrials that failed:{''.join(failed)}")
   return text
 
 

@@ -83,7 +83,7 @@ class Method:
     predictor: whether a further network follows the projector.
     prototypes: whether features are scored against learnt prototypes.
     released: whether the paper's released code has it, so that its files can be read.
-    settings: the fields that it takes beside those common to all methods.
+    settings: the fields that it takes in addition to those of all methods.
     set_up: changes a config, given the method's variant without the transform.
     published: fields of the method's published recipe: (common, ImageNet-100's own).
     projector_alone: whether a projector can learn it on a backbone's stored features.

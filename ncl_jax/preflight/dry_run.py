@@ -1,4 +1,4 @@
-"""What a training would be, before it begins: nothing is compiled, nothing written."""
+"""Describes a run before it begins. Nothing is compiled, nothing is written."""
 
 import math
 import pathlib
@@ -36,7 +36,7 @@ def describe(
   recipe: ConfigDict | None = None,
   source: Source | None = None,
 ) -> str:
-  """The settings, data, network, memory and length of a training, as text.
+  """The settings, data, network, memory and length of a run, as text.
 
   Some images of each split are read, so that a source that cannot be read is noticed.
 

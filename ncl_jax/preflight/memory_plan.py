@@ -1,6 +1,6 @@
 """What a run will need on machines that are not at hand: its step, compiled for them.
 
-The step is the one that `train` runs; its data are stood in for by their shapes. TPUs
+The step is the one that `train` runs; its data are shapes alone. TPUs
 need the package libtpu and no TPU.
 """
 

@@ -98,7 +98,7 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
   """The page: inline style, no script, no request but for its own figures.
 
   Args:
-    pictures: the figures, which lie beside the page.
+    pictures: the figures, in the folder of the page.
 
   Returns:
     HTML text.
@@ -151,7 +151,7 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
   """The report for a repository or a terminal.
 
   Args:
-    pictures: the figures, which lie beside the file.
+    pictures: the figures, in the folder of the file.
 
   Returns:
     Markdown text.

@@ -66,13 +66,13 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
     threshold: |f| below it counts as zero; so does a smaller difference.
 
   Returns:
-    Scalars: "epoch_live_dimensions"; "epoch_constant_dimensions", of those;
+    Scalars: "epoch_active_dimensions"; "epoch_constant_dimensions", of those;
     "epoch_zero_rows", the fraction of all-zero views.
   """
   live = jnp.maximum(jnp.abs(record["low"]), jnp.abs(record["high"])) > threshold
   constant = live & (record["high"] - record["low"] < threshold)
   return {
-    "epoch_live_dimensions": live.sum(),
+    "epoch_active_dimensions": live.sum(),
     "epoch_constant_dimensions": constant.sum(),
     "epoch_zero_rows": record["empty"] / jnp.maximum(record["rows"], 1),
   }
@@ -89,7 +89,7 @@ def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, st
     {"dead", "constant" or "empty": warning}; {} if there are none.
   """
   lines = {}
-  dead = width - int(values["epoch_live_dimensions"])
+  dead = width - int(values["epoch_active_dimensions"])
   constant = int(values["epoch_constant_dimensions"])
   empty = float(values["epoch_zero_rows"])
   gentle = "a lower learning rate or a longer warm-up"
@@ -136,7 +136,7 @@ def batch_statistics(
   labels = jnp.repeat(labels, z.shape[1])
   values = {
     "sparsity": metrics.sparsity(f, threshold),
-    "live_dimensions": metrics.active_dimensions(f, threshold).sum(),
+    "active_dimensions": metrics.active_dimensions(f, threshold).sum(),
     "zero_rows": metrics.num_zero_rows(f),
   }
   if num_classes:

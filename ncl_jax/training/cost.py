@@ -126,7 +126,7 @@ def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
 
 
 def check_memory(config: ConfigDict, source: Source) -> None:
-  """Refuses a training on a CPU whose activations alone exceed the machine's memory.
+  """Refuses a run on a CPU whose activations alone exceed the machine's memory.
 
   Raises:
     InputError: with what is needed and what there is.

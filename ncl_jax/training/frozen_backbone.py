@@ -305,6 +305,6 @@ def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperatu
     "loss": jnp.mean(loss),
     "fault": fault,
     "sparsity": metrics.sparsity(last, threshold),
-    "live_dimensions": jnp.sum(metrics.active_dimensions(last, threshold)),
+    "active_dimensions": jnp.sum(metrics.active_dimensions(last, threshold)),
     "zero_rows": metrics.num_zero_rows(last),
   }

@@ -61,7 +61,7 @@ def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
       f"{config.data.on_device_mib}"
     )
   if not wanted:
-    # On CPU a call costs nothing beside its step.
+    # On CPU a call costs nothing compared with its step.
     wanted = 20 if on_device and sharding_lib.platform(mesh) != "cpu" else 1
   return Layout(on_device, wanted)
 

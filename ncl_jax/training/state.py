@@ -28,7 +28,7 @@ class TrainState:
     step: int32, updates done. Randomness is `fold_in(key(seed), step)`: never stored.
     params: {"backbone", "projector", "probe", "loss", "classifier"}; the probe is the
       online linear classifier on detached `h`, absent without labels; "loss" is the
-      learnt temperature, if any. Beside a text tower also {"text",
+      learnt temperature, if any. With a text tower also {"text",
       "text_projector"}. Of supervised training {"backbone", "projector",
       "classifier"}.
     batch_stats: BatchNorm's running statistics.

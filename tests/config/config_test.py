@@ -252,6 +252,10 @@ def test_intervals_may_differ_on_resume_and_results_may_not():
     ("loss.temprature", "loss.temperature"),
     ("temperature", "loss.temperature"),
     ("train.batchsize", "train.batch_size"),
+    # Renamed, and another known field would look more like it.
+    ("loss.map", "loss.transform"),
+    ("loss.scale", "loss.logit_scale"),
+    ("eval.activity", "eval.activation_rate"),
     ("qqqq", None),
   ],
 )

@@ -52,7 +52,9 @@ def test_codes_are_those_of_the_encoder(folder):
 def test_the_table_says_what_codes_are_like(folder):
   """The recall by scikit-learn's search, the rest from the codes as written."""
   lines = [line.split() for line in (folder / "out.txt").read_text().splitlines()]
-  assert lines[0] == ["dims", "active", "most", "live", "empty", "bytes", "recall@10"]
+  assert lines[0] == [
+    *("dims", "active", "most", "active_dims", "all_zero", "bytes", "recall@10")
+  ]
   assert [line[0] for line in lines[1:]] == ["16", "8", "4", "2"]
   x = np.load(folder / "x.npy")
   codes = scipy.sparse.load_npz(folder / "codes.npz").toarray()
@@ -69,8 +71,8 @@ def test_the_table_says_what_codes_are_like(folder):
   shown = dict(zip(lines[0], map(float, lines[1]), strict=True))
   assert shown["active"] == pytest.approx(active.mean(), rel=5e-3)
   assert shown["most"] == active.max() <= 3
-  assert shown["live"] == np.sum(codes.any(0))
-  assert shown["empty"] == np.sum(active == 0)
+  assert shown["active_dims"] == np.sum(codes.any(0))
+  assert shown["all_zero"] == np.sum(active == 0)
   assert shown["bytes"] == pytest.approx(8 * active.mean(), rel=5e-3)
   assert shown["recall@10"] == pytest.approx(hits, abs=0.006)
 

@@ -195,7 +195,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, a, b)
   assert (parts / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
   rows = jsonl.read(whole / "metrics.jsonl")
-  assert {"temperature", "epoch_live_dimensions", "probe_loss"} <= rows[-1].keys()
+  assert {"temperature", "epoch_active_dimensions", "probe_loss"} <= rows[-1].keys()
   assert workdir.read_config(whole).text.length == 12
 
 

@@ -46,7 +46,7 @@ def curve(loss: float, every: float = 0.5, rows: int = 6) -> tuple[dict, ...]:
     for i in range(1, rows + 1)
   ]
   for row in logged[1::2]:
-    row.update(probe_accuracy=0.5, sparsity=0.4, live_dimensions=9)
+    row.update(probe_accuracy=0.5, sparsity=0.4, active_dimensions=9)
   logged[0]["sparsity"] = NAN
   return tuple(logged)
 

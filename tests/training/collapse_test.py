@@ -36,7 +36,7 @@ def test_an_epoch_is_counted_as_if_it_were_one_batch():
   norm = np.linalg.norm(rows, axis=1, keepdims=True)
   f = np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
   values = collapse.summary(record, THRESHOLD)
-  assert values["epoch_live_dimensions"] == np.sum(np.abs(f).max(0) > THRESHOLD) == 3
+  assert values["epoch_active_dimensions"] == np.sum(np.abs(f).max(0) > THRESHOLD) == 3
   assert values["epoch_constant_dimensions"] == 0
   assert values["epoch_zero_rows"] == pytest.approx(np.mean(norm == 0))
   np.testing.assert_allclose(record["low"], f.min(0), atol=1e-6)
@@ -46,7 +46,7 @@ def test_an_epoch_is_counted_as_if_it_were_one_batch():
 def test_constant_dimensions_and_negative_ones():
   record = collapse.fold(collapse.start(2), jnp.full((3, 2, 2), -1.0), jnp.bool_(True))
   values = collapse.summary(record, THRESHOLD)
-  assert values["epoch_live_dimensions"] == values["epoch_constant_dimensions"] == 2
+  assert values["epoch_active_dimensions"] == values["epoch_constant_dimensions"] == 2
   assert values["epoch_zero_rows"] == 0
 
 
@@ -63,7 +63,7 @@ def test_constant_dimensions_and_negative_ones():
 )
 def test_warnings(live, constant, empty, says):
   values = {
-    "epoch_live_dimensions": live,
+    "epoch_active_dimensions": live,
     "epoch_constant_dimensions": constant,
     "epoch_zero_rows": empty,
   }
@@ -102,7 +102,7 @@ def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypat
   assert "100.0% of the views" in said[1]
   assert len(said) == 2, "said once, not every epoch"
   rows = jsonl.read(path / "metrics.jsonl")
-  assert rows[-1]["epoch_live_dimensions"] == 0 and rows[-1]["epoch_zero_rows"] == 1
+  assert rows[-1]["epoch_active_dimensions"] == 0 and rows[-1]["epoch_zero_rows"] == 1
   # The loss of no features at all: every other row is as near as the positive.
   assert all(row["loss"] == pytest.approx(np.log(2 * 16 - 1)) for row in rows)
 
@@ -113,7 +113,7 @@ def test_what_grows_worse_is_told_too(tmp_path, monkeypatch):
   monkeypatch.setattr(metric_logger, "logging", log)
   kept = metric_logger.Recorder(tmp_path / "metrics.jsonl", None, 1, tiny.config())
   for epoch, (live, empty) in enumerate([(8, 0.5), (1, 0.5), (8, 0.0), (1, 0.0)], 1):
-    values = {"epoch_live_dimensions": live, "epoch_zero_rows": empty}
+    values = {"epoch_active_dimensions": live, "epoch_zero_rows": empty}
     kept._warn(epoch, values | {"epoch_constant_dimensions": 0})
   assert [line.split(" of ")[0] for line in said] == [
     "epoch 1: 50.0%",

@@ -119,7 +119,7 @@ def test_settings_that_training_reads_count_here_too(
   (row,) = jsonl.read(path / "metrics.jsonl")
   assert set(asked) == {"bfloat16"}
   # The threshold is above every |f|.
-  assert (row["sparsity"], row["live_dimensions"]) == (1.0, 0.0)
+  assert (row["sparsity"], row["active_dimensions"]) == (1.0, 0.0)
 
 
 def test_the_backbone_of_a_run_is_taken_as_well(trained, tmp_path, source):

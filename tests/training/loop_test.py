@@ -246,11 +246,11 @@ def test_metrics_are_logged(tmp_path, monkeypatch):
     "learning_rate",
     "gradient_norm",
     "sparsity",
-    "live_dimensions",
+    "active_dimensions",
     "zero_rows",
     "effective_rank",
     "class_consistency",
-    "epoch_live_dimensions",
+    "epoch_active_dimensions",
     "epoch_constant_dimensions",
     "epoch_zero_rows",
   }

@@ -43,7 +43,7 @@ def test_batch_statistics_are_the_released_codes():
   np.testing.assert_allclose(
     np.log(collapse.effective_rank(z)), at("effective_rank"), rtol=1e-3
   )
-  assert values["live_dimensions"] == at("num_active_dim") - 1
+  assert values["active_dimensions"] == at("num_active_dim") - 1
   np.testing.assert_allclose(
     values["class_consistency"], at("semantic_consistency"), rtol=2e-5
   )

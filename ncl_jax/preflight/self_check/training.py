@@ -73,7 +73,7 @@ class FirstSteps:
     config: resolved settings.
     init: see `state.make_init`.
     every: on all devices, from (source, state) what `_first_step` returns.
-    alone: likewise on one, None where there is only one.
+    alone: the same on one device; None if there is only one.
   """
 
   config: ConfigDict

@@ -29,7 +29,7 @@ class Side:
     f: features after the transform, rows of unit length or zero, [N, D].
     sepin: [D] in nats; None where it was not computed.
     words: of two towers, the text tower's f of the exploration's words [M, D].
-    captions: likewise of its captions [N, D].
+    captions: features of its captions [N, D].
     partners: of pairs of images, f of the partners [N, D].
     attention: of a vision transformer, `vit.attention` [N, heads, rows, columns].
     seen: share of the shorter side that the network sees, a square in the middle.

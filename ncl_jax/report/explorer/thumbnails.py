@@ -21,7 +21,7 @@ class Sprite:
 
   Attributes:
     width: of a thumbnail, in pixels.
-    height: likewise.
+    height: of a thumbnail, in pixels.
     tile: (width, height) that each has on its sheet; more than its own, to the right
       and below.
     columns: thumbnails in a row of a sheet.

@@ -68,7 +68,7 @@ def _grid(
 def top_images(
   comparison: Comparison, rows: int = 8, columns: int = 8
 ) -> drawing.Picture:
-  """The images that activate the most active dimensions most, CL beside NCL."""
+  """The images that activate the most active dimensions most, CL next to NCL."""
   known = bool((comparison.labels >= 0).any())
   tops = [
     selection.top_images(

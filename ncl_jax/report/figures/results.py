@@ -21,7 +21,7 @@ CURVES = (
   ("probe_accuracy", "Online linear probe on h", "accuracy, %", 100),
   ("class_consistency", "Class consistency of f", "consistency, %", 100),
   ("sparsity", "Sparsity of f", "zeros, %", 100),
-  ("live_dimensions", "Active dimensions of f", "dimensions", 1),
+  ("active_dimensions", "Active dimensions of f", "dimensions", 1),
   ("effective_rank", "Effective rank of f", "rank", 1),
 )
 
@@ -80,7 +80,7 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
       ax.set(title=title, ylabel=label, xlabel=axis)
       if key == "sparsity":
         ax.set_ylim(-2, 102)  # CL lies on the 0 line: keep it in sight
-      if key in ("live_dimensions", "effective_rank"):
+      if key in ("active_dimensions", "effective_rank"):
         ax.set_ylim(bottom=0)
     handles = [
       Line2D([], [], color=color[method.key], linewidth=1.6) for method in methods
