@@ -81,9 +81,6 @@ def load(
       "skip" = all are decoded once now, and those that fail are left out and listed in
       the log.
     cache: folder that remembers which fail, see `decoded_cache.table`.
-
-  Returns:
-    A source of RGB images.
   """
   if on_bad_image not in ON_BAD_IMAGE:
     raise InputError(

@@ -83,9 +83,6 @@ def choose(
     train_x: [N, F] features.
     train_labels: [N] in [0, K); -1 is left out.
     seed: of the held-out part.
-
-  Returns:
-    The classifier.
   """
   checks.finite("train_x", train_x)
   # One common scale: the penalties mean the same for every layer, zeros stay zero.

@@ -147,9 +147,6 @@ def mislabelled(
     share: of the labelled rows, in [0, 1].
     num_classes: K, at least 2.
     seed: determines which and by what.
-
-  Returns:
-    [N].
   """
   random = np.random.default_rng([seed, 1])
   known = np.flatnonzero(labels >= 0)
@@ -171,11 +168,7 @@ def few(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
 
 def table(row: dict[str, Any]) -> str:
-  """The result as text: a line a corruption, accuracy in per cent.
-
-  Returns:
-    Lines joined by newlines.
-  """
+  """The result as text: a line a corruption, accuracy in per cent."""
   lines = []
   for layer in LAYERS:
     part = row[layer]

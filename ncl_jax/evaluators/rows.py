@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncl_jax.report import Metric
+from ncl_jax.report.sweep import number
 
 # Chance levels that follow from the classes of the test images alone.
 LARGEST_CLASS = ("share of the largest class",)
@@ -44,17 +45,6 @@ def value(results: Mapping[str, Any], row: Row) -> float:
     NaN where the evaluator did not run or does not give the number.
   """
   return number(results.get(row.evaluator, {}), row.where)
-
-
-def number(result: Any, where: tuple[str, ...]) -> float:
-  """The number that keys lead to in a result; NaN where there is none.
-
-  >>> number({"h": {"accuracy": 0.5}}, ("h", "accuracy")), number({}, ("h", "accuracy"))
-  (0.5, nan)
-  """
-  for key in where:
-    result = result.get(key) if isinstance(result, Mapping) else None
-  return math.nan if result is None else float(result)
 
 
 def few(images: int) -> str:

@@ -50,9 +50,6 @@ def run(
     advance: from a state and a batch to the next state and its values.
     folder: where checkpoints are kept; None for nowhere.
 
-  Returns:
-    The state after the last step.
-
   Raises:
     FloatingPointError: at the first step whose "fault" is not 0, see
       `divergence.check`.

@@ -41,9 +41,6 @@ def make_optimizer(
   Args:
     depths: ints, a prefix of the trained parameters: see `depths_of`.
     batch_size: images a step, which the learning rate is scaled by.
-
-  Returns:
-    An optax transformation.
   """
 
   def make(factor: float) -> optax.GradientTransformation:

@@ -47,9 +47,6 @@ def import_torch(
     workdir: new, or of the same config and without a checkpoint.
     classifier: whether the file's online classifier is taken.
 
-  Returns:
-    The absolute work directory.
-
   Raises:
     InputError: if the file, the config and the data do not fit; nothing is written.
   """

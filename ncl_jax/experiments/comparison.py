@@ -22,6 +22,7 @@ from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import paper_numbers, training_notes
 from ncl_jax.report import Comparison, Method
 from ncl_jax.report.explorer import thumbnails
+from ncl_jax.report.sweep import number
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir as workdir_lib
 
@@ -174,7 +175,7 @@ def _chance(
     if row.chance in of_classes:
       chance[row.key] = of_classes[row.chance]
     elif row.chance and row.chance not in (rows_lib.SAME_CLASS, rows_lib.LARGEST_CLASS):
-      found = [rows_lib.number(r.get(row.evaluator), row.chance) for r in results]
+      found = [number(r.get(row.evaluator, {}), row.chance) for r in results]
       chance[row.key] = float(np.mean(found))
   return chance
 

@@ -34,9 +34,6 @@ def explore(
     out: the file; None for WORKDIR/explorer.html.
     sepin: compute it for each dimension, which takes longer than all else.
 
-  Returns:
-    The file's path.
-
   Raises:
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.

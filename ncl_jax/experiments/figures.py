@@ -27,9 +27,6 @@ def draw(
     versus: of the run it is compared with, on the same data.
     out: the folder; None for WORKDIR/figures.
 
-  Returns:
-    The files.
-
   Raises:
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.

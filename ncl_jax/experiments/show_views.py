@@ -38,9 +38,6 @@ def write(
     config: of a run, resolved or not; its seed chooses images and views.
     images: rows, fewer if there are fewer training images.
     views: columns of training views.
-
-  Returns:
-    The absolute path.
   """
   path = paths.absolute(file)
   pixels = picture(config, source, images=images, views=views)

@@ -21,9 +21,6 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
 
   Args:
     directory: where to; made if missing, an older report in it is replaced.
-
-  Returns:
-    The content of `report.json`.
   """
   folder = paths.absolute(directory)
   paths.make(folder / "figures")
@@ -68,9 +65,5 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
 
 
 def table(comparison: Comparison) -> str:
-  """The table of results for a terminal: aligned columns, a line a metric.
-
-  Returns:
-    Text without a trailing newline.
-  """
+  """The table of results for a terminal: aligned columns, a line a metric."""
   return tables.text(comparison)

@@ -99,9 +99,6 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
 
   Args:
     pictures: the figures, in the folder of the page.
-
-  Returns:
-    HTML text.
   """
   remarks = "".join(f"<li>{escape(remark)}</li>" for remark in comparison.remarks)
   facts, glossary = (
@@ -152,9 +149,6 @@ def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -
 
   Args:
     pictures: the figures, in the folder of the file.
-
-  Returns:
-    Markdown text.
   """
   escaped = tables.escape_markdown
   parts = [

@@ -38,9 +38,6 @@ def summarize(values: Sequence[float]) -> Summary:
   Args:
     values: one value a seed; NaN is left out and not counted.
 
-  Returns:
-    The summary.
-
   >>> summarize([1.0, 3.0, float("nan")])
   Summary(mean=2.0, deviation=1.4142135623730951, count=2)
   """

@@ -40,9 +40,6 @@ def decimals(metric: Metric, numbers: list[float], whole: bool = False) -> int:
     metric: gives the unit.
     numbers: what one row shows, in the metric's unit; NaN is passed over.
     whole: every value is a whole number: then 0.
-
-  Returns:
-    Number of decimals, the same for the whole row.
   """
   if whole:
     return 0

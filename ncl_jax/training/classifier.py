@@ -115,9 +115,6 @@ def mix(x: jax.Array, weight: jax.Array) -> jax.Array:
     x: [N, ...].
     weight: [N], in [0, 1].
 
-  Returns:
-    As x.
-
   >>> mix(jnp.array([[0.0], [8.0]]), jnp.array([0.75, 0.75])).tolist()
   [[2.0], [6.0]]
   """

@@ -42,9 +42,6 @@ def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, An
     record: from `start` or `fold`.
     z: [N, V, D] features after the transform, not normalised.
     fresh: bool, True to start anew with this batch.
-
-  Returns:
-    The new statistics.
   """
   f = l2_normalize(z).reshape(-1, z.shape[-1])
   before = jax.tree.map(

@@ -82,9 +82,6 @@ def train_projector(
     workdir: new directory for the result.
     views: random views of each image that pass the backbone, at least 2 and even.
 
-  Returns:
-    The absolute work directory.
-
   Raises:
     InputError: for settings that cannot work, before anything is computed.
     FloatingPointError: if the loss, the gradient or a parameter stops being finite,

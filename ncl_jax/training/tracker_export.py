@@ -1,12 +1,13 @@
 """Exports metrics.jsonl to TensorBoard or Weights & Biases, online or offline."""
 
+import dataclasses
 import json
 import math
 import pathlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -16,83 +17,62 @@ from ncl_jax.host import paths
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import workdir
 
-TARGETS = ("tensorboard", "wandb")
+
+@dataclasses.dataclass(frozen=True)
+class Sink:
+  """Where numbers go: `write(step, {name: number})`, `flush()` and `close()`."""
+
+  write: Callable[[int, dict[str, float]], None]
+  flush: Callable[[], None]
+  close: Callable[[], None]
 
 
-class Sink(Protocol):
-  """Takes numbers by name, and is closed at the end."""
-
-  def write(self, step: int, values: dict[str, float]) -> None:
-    """The numbers of a step."""
-
-  def flush(self) -> None:
-    """Returns when what was given is as safe as the target makes it."""
-
-  def close(self) -> None:
-    """Writes what is left."""
-
-
-class TensorBoard:
+def _tensorboard(path: pathlib.Path, config: Any, step: int, identity: str) -> Sink:
   """Event files in WORKDIR/tensorboard."""
+  del config, identity
+  try:
+    from tensorboardX import SummaryWriter
+  except ImportError as error:
+    raise InputError(_missing("tensorboard")) from error
+  # What a kill left of later steps is not shown: those are written again.
+  writer = SummaryWriter(
+    str(path / "tensorboard"), purge_step=step + 1 if step else None
+  )
 
-  def __init__(
-    self, path: pathlib.Path, config: dict[str, Any], step: int, identity: str
-  ):
-    del config, identity
-    try:
-      from tensorboardX import SummaryWriter
-    except ImportError as error:
-      raise InputError(_missing("tensorboard")) from error
-    # What a kill left of later steps is not shown: those are written again.
-    self._writer = SummaryWriter(
-      str(path / "tensorboard"), purge_step=step + 1 if step else None
-    )
-
-  def write(self, step: int, values: dict[str, float]) -> None:
+  def write(step: int, values: dict[str, float]) -> None:
     for name, value in values.items():
-      self._writer.add_scalar(name, value, step)
+      writer.add_scalar(name, value, step)
 
-  def flush(self) -> None:
-    self._writer.flush()
-
-  def close(self) -> None:
-    self._writer.close()
+  return Sink(write, writer.flush, writer.close)
 
 
-class WeightsAndBiases:
+def _wandb(path: pathlib.Path, config: Any, step: int, identity: str) -> Sink:
   """A run named as the directory; WANDB_MODE=offline keeps it on this machine."""
-
-  def __init__(
-    self, path: pathlib.Path, config: dict[str, Any], step: int, identity: str
-  ):
-    del step  # of earlier ones the service takes none
-    try:
-      import wandb
-    except ImportError as error:
-      raise InputError(_missing("wandb")) from error
-    self._run = wandb.init(
-      project="ncl_jax",
-      name=path.name,
-      dir=str(path),
-      config=config,
-      id=identity,
-      resume="allow",
-    )
-
-  def write(self, step: int, values: dict[str, float]) -> None:
-    self._run.log(values, step=step)
-
-  def flush(self) -> None:
-    """It sends by itself."""
-
-  def close(self) -> None:
-    self._run.finish()
+  del step  # of earlier ones the service takes none
+  try:
+    import wandb
+  except ImportError as error:
+    raise InputError(_missing("wandb")) from error
+  run = wandb.init(
+    project="ncl_jax",
+    name=path.name,
+    dir=str(path),
+    config=config,
+    id=identity,
+    resume="allow",
+  )
+  return Sink(
+    lambda step, values: run.log(values, step=step),
+    lambda: None,  # it sends by itself
+    run.finish,
+  )
 
 
-SINKS: dict[str, Callable[[pathlib.Path, dict[str, Any], int, str], Sink]] = {
-  "tensorboard": TensorBoard,
-  "wandb": WeightsAndBiases,
+SINKS: dict[str, Callable[[pathlib.Path, Any, int, str], Sink]] = {
+  "tensorboard": _tensorboard,
+  "wandb": _wandb,
 }
+TARGETS = tuple(SINKS)
 
 
 def _missing(extra: str) -> str:
@@ -116,9 +96,6 @@ def export(
     target: one of `TARGETS`.
     follow: go on until the last step of the run.
     seconds: between looks, if so.
-
-  Returns:
-    How many rows were copied.
 
   Raises:
     FileNotFoundError: if there is no run.

@@ -12,6 +12,7 @@ from ncl_jax.data import corruptions
 from ncl_jax.evaluators import registry, robustness, selection, supervised
 from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.run import LAYERS, Run
+from ncl_jax.report.sweep import number
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import state as state_lib
 
@@ -78,7 +79,7 @@ def test_rows_lead_to_numbers(name, run, quick):
   for row in rows:
     # Not one of 10 or 100 dimensions where there are 8.
     if row.key not in ("sepin_10", "sepin_100"):
-      assert np.isfinite(rows_lib.number(result, row.where)), row.key
+      assert np.isfinite(number(result, row.where)), row.key
     if row.chance and row.chance not in (rows_lib.SAME_CLASS, rows_lib.LARGEST_CLASS):
-      chance = rows_lib.number(result, row.chance)
+      chance = number(result, row.chance)
       assert np.isfinite(chance) or row.key in ("sepin_10", "sepin_100"), row.key

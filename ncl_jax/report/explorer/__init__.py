@@ -17,9 +17,6 @@ def write(file: str | os.PathLike, exploration: Exploration) -> pathlib.Path:
 
   Args:
     file: where to; its folder is made if missing.
-
-  Returns:
-    The absolute path.
   """
   path = paths.absolute(file)
   paths.make(path.parent)

@@ -46,9 +46,6 @@ def sprite(images: Images, budget: int = BUDGET) -> Sprite:
     images: uint8 [N, H, W, C] with C 1 or 3.
     budget: bytes of all sheets. The forms, from the best: PNG of at most 96 pixels,
       JPEG of 96, 64, 48, 32 and 16; the last is taken even if it does not fit.
-
-  Returns:
-    The sheets.
   """
   count = len(images)
   columns = min(COLUMNS, count)

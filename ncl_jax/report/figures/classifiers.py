@@ -29,9 +29,6 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> drawing.Picture
 
   Args:
     panels: heading -> name -> curves, one a seed, all tested at the same steps.
-
-  Returns:
-    The figure.
   """
 
   def figure_of(narrow: bool) -> Figure:

@@ -178,9 +178,6 @@ def picture(
     title: see `Picture`.
     caption: see `Picture`.
     description: see `Picture`.
-
-  Returns:
-    The picture.
   """
   return Picture(
     title,

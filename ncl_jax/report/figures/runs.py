@@ -104,9 +104,6 @@ def maps(
     comparison: gives labels and the classes' names.
     layers: a panel each: heading and features [N, W] of the comparison's images.
     seed: of the choice of images and of t-SNE.
-
-  Returns:
-    The figure.
   """
   order = np.random.default_rng(seed).permutation(len(comparison.labels))[:MAPPED]
   labels = comparison.labels[order]
@@ -159,9 +156,6 @@ def selection_curve(
   Args:
     comparison: gives the two methods' names.
     results: for each, the last result of the program `selection`; None without.
-
-  Returns:
-    The figure.
   """
   methods = [
     (method, color, result["curve"])
