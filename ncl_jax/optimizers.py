@@ -320,9 +320,7 @@ def partition(
 
 
 def layerwise(
-  make: Callable[[float], optax.GradientTransformation],
-  depths: Any,
-  decay: float,
+  make: Callable[[float], optax.GradientTransformation], depths: Any, decay: float
 ) -> optax.GradientTransformation:
   """One transformation per depth: `make(decay^(top - depth))`, top = largest depth.
 

@@ -216,11 +216,7 @@ def crop_matrices(
 
 
 def random_crops(
-  images: jax.Array,
-  boxes: jax.Array,
-  flipped: jax.Array | None,
-  size: int,
-  block: int,
+  images: jax.Array, boxes: jax.Array, flipped: jax.Array | None, size: int, block: int
 ) -> jax.Array:
   """Crops, resizes and optionally flips boxes of each image; see `resized_crop`.
 

@@ -22,11 +22,7 @@ REMEDY = "A lower learning rate or a higher temperature usually helps."
 
 
 def mark(
-  loss: Any,
-  gradient: Any,
-  params: Any,
-  batch_stats: Any = (),
-  momentum: Any = (),
+  loss: Any, gradient: Any, params: Any, batch_stats: Any = (), momentum: Any = ()
 ) -> jax.Array:
   """Marks which parts hold NaN or infinity after a step: int32 [], a bit per part.
 

@@ -13,11 +13,7 @@ from ncl_jax.config.build import (
   views,
   widths,
 )
-from ncl_jax.config.fields import (
-  CHOICES,
-  defaults,
-  set_method,
-)
+from ncl_jax.config.fields import CHOICES, defaults, set_method
 from ncl_jax.config.keys import (
   differences,
   from_json,

@@ -141,12 +141,7 @@ def load(
   _report_classes(left_out, classes, splits)
   names = hashlib.sha256("\n".join(used["train"].names()).encode()).hexdigest()
   return Source(
-    name,
-    splits,
-    classes,
-    divided=not test,
-    names=names,
-    notes=tuple(left_out.notes),
+    name, splits, classes, divided=not test, names=names, notes=tuple(left_out.notes)
   )
 
 

@@ -74,10 +74,7 @@ def asked(config: ConfigDict) -> dict[str, Any]:
 
 @evaluator("selection", rows=rows, asked=asked, reads=other_sets.transfer_digest)
 def evaluate(
-  run: FeatureSource,
-  *,
-  keep: int = 0,
-  transfer: str | None = None,
+  run: FeatureSource, *, keep: int = 0, transfer: str | None = None
 ) -> dict[str, Any]:
   """Linear probe, retrieval, and transfer, with k of D dimensions.
 

@@ -66,10 +66,7 @@ def make_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh):
       [values[f"loss_{name}"] for name in task.layers], gradients, params, batch_stats
     )
     state = state.replace(
-      step=state.step + 1,
-      params=params,
-      batch_stats=batch_stats,
-      opt_state=opt_state,
+      step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state
     )
     return state, values
 

@@ -135,10 +135,7 @@ def _measure_pair(
 ) -> dict[str, Run]:
   """Evaluates the runs of a seed, and trains and evaluates its trained controls."""
   cl, ncl = pair
-  opened = {
-    "cl": measured.run("cl", seed, cl),
-    "ncl": measured.run("ncl", seed, ncl),
-  }
+  opened = {"cl": measured.run("cl", seed, cl), "ncl": measured.run("ncl", seed, ncl)}
   for key in trained:
     control = _trained_control(config, key, seed, opened["ncl"])
     path = loop.train(control, ncl.parent / key, opened["ncl"].source)

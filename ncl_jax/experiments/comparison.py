@@ -158,10 +158,7 @@ def _facts(config: ConfigDict, source: Source) -> tuple[tuple[str, str], ...]:
 
 
 def _chance(
-  source: Source,
-  rows: Sequence[Row],
-  results: list[dict[str, Any]],
-  labels: np.ndarray,
+  source: Source, rows: Sequence[Row], results: list[dict[str, Any]], labels: np.ndarray
 ) -> dict[str, float]:
   """Chance levels by the row's key: of the classes alone, or as an evaluator found."""
   chance: dict[str, float] = {}

@@ -84,10 +84,7 @@ def each_nt_xent(
   learnt = (temperature,) if isinstance(temperature, jax.Array) else ()
   rows = PartitionSpec(sharding_lib.AXIS)
   return jax.shard_map(
-    part,
-    mesh=mesh,
-    in_specs=(rows, *(PartitionSpec() for _ in learnt)),
-    out_specs=rows,
+    part, mesh=mesh, in_specs=(rows, *(PartitionSpec() for _ in learnt)), out_specs=rows
   )(z, *learnt)
 
 

@@ -238,11 +238,7 @@ def _until_planned(
   (layout,) = _layouts(dump)
   held, temp = assigned(layout)
   arguments["rest"] = max(0, held - sum(arguments.values()))
-  return {
-    "compile_seconds": seconds,
-    "temp": temp,
-    **_counted(program.read_text()),
-  }
+  return {"compile_seconds": seconds, "temp": temp, **_counted(program.read_text())}
 
 
 def _counted(program: str) -> dict[str, Any]:

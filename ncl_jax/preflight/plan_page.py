@@ -41,10 +41,7 @@ def text(found: Plan, title: str) -> str:
       f"{found.counted_flops / 1e12:,.2f} (a loop's body once)"
     )
   lines += _roofline(found)
-  lines += [
-    "",
-    "Collectives of a step, MiB of results on a device",
-  ]
+  lines += ["", "Collectives of a step, MiB of results on a device"]
   for kind in sorted({c.kind for c in found.collectives}):
     of_kind = [c for c in found.collectives if c.kind == kind]
     size = sum(c.bytes for c in of_kind) / 2**20

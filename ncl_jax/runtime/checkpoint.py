@@ -196,10 +196,7 @@ class Checkpoints:
 
 
 def load_model(
-  workdir: str | pathlib.Path,
-  model: Any,
-  sharding: Sharding,
-  step: int | None = None,
+  workdir: str | pathlib.Path, model: Any, sharding: Sharding, step: int | None = None
 ) -> tuple[Any, int]:
   """Loads only the model, on any devices.
 

@@ -191,9 +191,7 @@ def _origin(name: str, inner: dict[str, _Instruction]) -> str:
 
 
 def _flops(
-  instruction: _Instruction,
-  known: dict[str, _Instruction],
-  computations: _Computations,
+  instruction: _Instruction, known: dict[str, _Instruction], computations: _Computations
 ) -> int:
   if instruction.opcode == "dot":
     left = known[instruction.operands[0]].results[0].dims

@@ -144,12 +144,7 @@ def _make_step(
     return classifier.mix(views, batch["weight"]) if "weight" in batch else views
 
   update = make_update(
-    config,
-    source.num_classes,
-    optimizer,
-    make_views,
-    mesh,
-    per_epoch,
+    config, source.num_classes, optimizer, make_views, mesh, per_epoch
   )
 
   def step(state, batch, seed):
