@@ -6,8 +6,7 @@ Prints MIG, SAP, DCI, modularity, explicitness and the FactorVAE score of each r
 its untrained network, of the same number of principal components of the pixels, and of
 its features with the images shuffled (chance). Only factors that positive pairs share
 are scored. For several runs of a method, such as seeds, it also prints mean and
-standard deviation. Writes a line of WORKDIR/eval/disentangle.jsonl and the figure
-WORKDIR/eval/disentangle.png: mutual information of dimensions and factors.
+standard deviation. The result is a line of WORKDIR/eval/disentangle.jsonl.
 """
 
 from absl import flags
@@ -27,8 +26,7 @@ def main() -> None:
   groups: dict[str, list[dict[str, float]]] = {}
   for workdir in _WORKDIRS.value or ():
     run = open_run(workdir)
-    figure = run.path / "eval" / "disentangle.png"
-    row = execute.evaluate(disentangle.evaluate, run, figure=figure)
+    row = execute.evaluate(disentangle.evaluate, run)
     name = f"{run.config.method}, seed {run.config.seed}"
     for key in ("f", "untrained", "pca", "shuffled"):
       rows[f"{name}: {key} ({run.path.name})"] = row[key]

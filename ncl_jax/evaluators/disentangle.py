@@ -4,13 +4,9 @@ A run's features are compared with those of the untrained network, with as many
 principal components of the pixels, and with its own features of shuffled images.
 """
 
-import io
-import pathlib
 from typing import Any
 
 import numpy as np
-from absl import logging
-from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from ncl_jax.data import subset
@@ -18,10 +14,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators.registry import evaluator
 from ncl_jax.evaluators.run import Run
-from ncl_jax.host import paths
 from ncl_jax.metrics import factors as factor_metrics
-from ncl_jax.report.figures import drawing
-from ncl_jax.runtime import jsonl
 
 IMAGES = 4000
 # Of dSprites: what a positive pair need not share, so that training deletes it.
@@ -30,12 +23,11 @@ FLIP_CHANGES = ("orientation", "x")
 
 
 @evaluator("disentangle", labels=False, network=True, listed=False)
-def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
+def evaluate(run: Run) -> dict[str, Any]:
   """Every factor metric of `f` on test images.
 
   Args:
     run: its data have levels, the factors.
-    figure: where to draw the mutual information of dimensions and factors; None: not.
 
   Returns:
     {"settings", "f", "shuffled", "untrained", "pca"}, each but the first as
@@ -69,11 +61,6 @@ def evaluate(run: Run, *, figure: pathlib.Path | None = None) -> dict[str, Any]:
     "untrained": on_few.untrained().layer("f", "test"),
     "pca": principal(few, f.shape[1], config.seed),
   }
-  if figure:
-    try:
-      draw(f, values, names, figure)
-    except OSError as error:  # the numbers are worth more
-      logging.error("the figure cannot be written: %s", error)
   return {
     "settings": run.describe(
       split="test",
@@ -138,52 +125,6 @@ def principal(source: Source, width: int, seed: int) -> np.ndarray:
   return (
     PCA(count, svd_solver="randomized", random_state=seed).fit(train).transform(test)
   )
-
-
-def order_of(information: np.ndarray) -> np.ndarray:
-  """Dimensions by the factor that they tell most about, the most telling first.
-
-  Args:
-    information: [D, L].
-
-  Returns:
-    [D] int.
-
-  >>> order_of(np.array([[0.0, 1.0], [0.5, 0.0], [2.0, 0.1]])).tolist()
-  [2, 1, 0]
-  """
-  return np.lexsort((-information.max(1), information.argmax(1)))
-
-
-def draw(
-  f: np.ndarray, values: np.ndarray, names: tuple[str, ...], file: pathlib.Path
-) -> None:
-  """The mutual information of dimensions and factors as a picture.
-
-  Args:
-    f: [N, D] features.
-    values: [N, L] factors.
-    names: [L] of the factors.
-    file: a PNG.
-  """
-  information = factor_metrics.mutual_information(f, values)
-  shares = [np.unique(v, return_counts=True)[1] / len(v) for v in values.T]
-  entropy = np.array([max(-np.sum(p * np.log(p)), 1e-12) for p in shares])
-  told = information / entropy[None]
-  with drawing.style():
-    figure = Figure((6.5, 0.7 + 0.35 * len(names)), drawing.DPI, layout="constrained")
-    ax = figure.subplots()
-    image = ax.imshow(
-      told[order_of(told)].T, aspect="auto", vmin=0, vmax=1, cmap="viridis"
-    )
-    ax.grid(False)
-    ax.set_yticks(range(len(names)), names)
-    ax.set_xlabel("dimension of f, sorted by the factor that it tells most about")
-    figure.colorbar(image, ax=ax, label="I / H")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", metadata={"Software": None})
-  paths.make(file.parent)
-  jsonl.replace(file, drawn.getvalue())
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
