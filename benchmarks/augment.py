@@ -32,9 +32,9 @@ def main() -> None:
     "Two views an image, the recipe's full chain",
     rows,
     flags.json,
-    "ms: CPU milliseconds a view, median; ratio: torchvision's over ours. The rest is "
-    "of the program for accelerators: MFLOP a view as XLA counts them; gathers of "
-    "pixels, convolutions.",
+    "ms: median CPU milliseconds per view. ratio: torchvision's time divided by ours. "
+    "The other columns describe the program for accelerators: MFLOP per view as XLA "
+    "counts them, and the numbers of pixel gathers and convolutions.",
   )
 
 

@@ -78,8 +78,9 @@ def main() -> None:
     rows,
     flags.json,
     f"Medians of {flags.repeats} rounds. The first epoch includes listing the files "
-    "and writing the squares to disk. Later epochs find them in the page cache; where "
-    f"memory does not, an image is {SIDE * SIDE * 3 / 1024:.0f} KiB from disk.",
+    "and writing the squares to disk. Later epochs read them from the page cache. "
+    "If memory is too small for that, each image is a read of "
+    f"{SIDE * SIDE * 3 / 1024:.0f} KiB from disk.",
   )
 
 

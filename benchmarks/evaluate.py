@@ -47,11 +47,12 @@ def main() -> None:
     "Evaluation on cached features",
     rows,
     flags.json,
-    f"suite: {flags.images:,} x 256 features, 10 classes, best CPU seconds; loops go "
-    "over samples, dimensions or pairs of them, a part of which was timed. sepin: a "
-    f"batch of 256 images, 2,048 dimensions. memory: among {flags.bank:,} x 2,048 "
-    f"features; the bank takes 391 MiB at 50,000. probe: {flags.bank:,} x 512, 10 "
-    "classes, seven fits after compilation; vectorised = scikit-learn.",
+    f"suite: {flags.images:,} x 256 features, 10 classes, best CPU seconds. Loops run "
+    "over samples, dimensions or pairs; a part of each was timed and scaled up. sepin: "
+    "a batch of 256 images, 2,048 dimensions. memory: a search in "
+    f"{flags.bank:,} x 2,048 features, whose bank takes "
+    f"{flags.bank * 2048 * 4 / 2**20:.0f} MiB. probe: {flags.bank:,} x 512 features, "
+    '10 classes, seven fits after compilation; "vectorised" is scikit-learn.',
   )
 
 

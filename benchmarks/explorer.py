@@ -65,7 +65,7 @@ def main() -> None:
     f"The explorer, {flags.images:,} images, twice {flags.dimensions} dimensions",
     rows,
     flags.json,
-    f"Medians; the page has {size:.1f} MB.",
+    f"Medians. The page has {size:.1f} MB.",
   )
 
 

@@ -102,7 +102,7 @@ def main() -> None:
     f"{mesh.size} simulated device(s)",
     rows,
     flags.json,
-    "Medians; the step that uses the images is not part of it.",
+    "Medians. The step that uses the images is not included.",
   )
 
 

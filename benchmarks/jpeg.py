@@ -79,11 +79,11 @@ def main() -> None:
     f"{bytes_each / 1024:.0f} KiB each, {resources.cores()} cores",
     rows,
     flags.json,
-    f"Medians of {flags.repeats} rounds; images/s by the clock, CPU milliseconds over "
-    "all threads and processes; the last columns are medians of each round's ratio to "
-    "the last way. With an accelerator a host does the first way alone; here "
-    f"{devices} simulated device(s) make the views on the same cores. On a machine "
-    "that does other work, more threads get more of the clock: there CPU time is fair.",
+    f"Medians of {flags.repeats} rounds. images/s: wall time. CPU ms: summed over "
+    "threads and processes. The last columns are medians of each round's ratio to the "
+    "last row. With an accelerator, the host does only the work of the first row; here "
+    f"{devices} simulated device(s) make the views on the same cores. If the machine "
+    "does other work, compare CPU time.",
   )
 
 

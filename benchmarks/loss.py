@@ -54,8 +54,9 @@ def main() -> None:
     f"NT-Xent, value and gradient, float32, tiles of {flags.block} rows",
     table,
     flags.json,
-    "B rows of D dimensions. MiB: temporaries and gradient as compiled; gathered and "
-    f"ring: on each of {DEVICES} devices. CPU s: over all threads, median.",
+    "B rows of D dimensions. MiB: temporaries and gradient of the compiled program; for "
+    f"gathered and ring, on each of {DEVICES} devices. CPU s: median, summed over "
+    "threads.",
   )
 
 

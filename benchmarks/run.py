@@ -26,7 +26,7 @@ BENCHMARKS = {
   "feed": [],
   "jpeg": [],
   "decoded": [],
-  "startup": ["--repeats=3"],
+  "startup": ["--configs", "configs/digits.py:ncl", "--repeats=3"],
   "accumulation": [],
   "explorer": [],
   "kill_matrix": [],

@@ -46,7 +46,7 @@ def main() -> None:
     "Seconds until the first step, the first start and the second",
     rows,
     flags.json,
-    "start: from the process's begin, with imports and data. Medians.",
+    "start: since the process began, with imports and loading data. Medians.",
   )
 
 

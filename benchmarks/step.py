@@ -73,9 +73,9 @@ def main() -> None:
     f"{flags.size} pixels, {jax.device_count()} simulated device(s)",
     table,
     flags.json,
-    "s: wall seconds, median. FLOPs: XLA's count of the compiled step over the "
-    "formula's (three times the forward pass's convolutions and products). temp: "
-    "temporary memory a view, all devices together.",
+    "s: median wall seconds. FLOPs: XLA's count for the compiled step, divided by three "
+    "times the convolutions and matrix products of a forward pass. temp: temporary "
+    "memory per view, summed over devices.",
   )
 
 

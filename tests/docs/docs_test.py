@@ -15,6 +15,7 @@ import yaml
 from programs import ROOT, call
 
 from benchmarks import measure
+from benchmarks import run as benchmarks_page
 from ncl_jax import cli, methods
 from ncl_jax import config as config_lib
 from ncl_jax.config import recipes
@@ -195,6 +196,11 @@ def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
     assert code == 0, (command, err)
   rows = (tmp_path / "ncl" / "eval" / "knn.jsonl").read_text().splitlines()
   assert len(rows) == 1 and (tmp_path / "ncl" / "explorer.html").stat().st_size > 10_000
+
+
+def test_the_page_of_measurements_is_made_of_their_data():
+  page = (DOCS / "performance.md").read_text()
+  assert page == benchmarks_page.render(DOCS / "data" / "performance")
 
 
 def test_the_guide_has_the_numbers_of_the_loss_and_of_accumulation():
