@@ -54,8 +54,8 @@ def main() -> None:
     f"NT-Xent, value and gradient, float32, tiles of {flags.block} rows",
     table,
     flags.json,
-    "B rows of D dimensions. MiB: temporaries and gradient of the compiled program; for "
-    f"gathered and ring, on each of {DEVICES} devices. CPU s: median, summed over "
+    "B rows of D dimensions. MiB: temporaries and gradient of the compiled program; "
+    f"for gathered and ring, on each of {DEVICES} devices. CPU s: median, summed over "
     "threads.",
   )
 
