@@ -73,9 +73,9 @@ def main() -> None:
     f"{flags.size} pixels, {jax.device_count()} simulated device(s)",
     table,
     flags.json,
-    "s: median wall seconds. FLOPs: XLA's count for the compiled step, divided by three "
-    "times the convolutions and matrix products of a forward pass. temp: temporary "
-    "memory per view, summed over devices.",
+    "s: median wall seconds. FLOPs: XLA's count for the compiled step, divided by "
+    "three times the convolutions and matrix products of a forward pass. temp: "
+    "temporary memory per view, summed over devices.",
   )
 
 

@@ -1,11 +1,12 @@
 """The report as a self-contained web page and as Markdown."""
 
 import html
+import importlib.resources
+import string
 
 from ncl_jax.report import statistics, tables
 from ncl_jax.report.comparison import Comparison
 from ncl_jax.report.figures import drawing
-from ncl_jax.report.page_style import CSS
 
 EXPLORER = "explorer.html"
 LOOK = "Look at single dimensions and images yourself"
@@ -105,43 +106,34 @@ def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> st
     "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
     for pairs in (comparison.facts, comparison.glossary)
   )
-  hint = any(metric.note for metric in comparison.metrics)
-  return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(comparison.title)}</title>
-<link rel="icon" href="data:,">
-<style>{CSS}</style>
-</head>
-<body>
-<header>
-<h1>{escape(comparison.title)}</h1>
-<p class="lead">{escape(lead(comparison))}</p>
-<p class="claim">{escape(statistics.claim(len(comparison.seeds)))}</p>
-<p><a href="{EXPLORER}">{LOOK}</a></p>
-{f'<dl class="glossary">{glossary}</dl>' if glossary else ""}
-</header>
-<main>
-<section>
-<h2>Results</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="Results">
-{_table(comparison)}
-</div>
-<p class="legend">{escape(tables.legend(comparison))}\
-{" A metric's name opens its definition." if hint else ""}</p>
-</section>
-{f"<section><h2>How far this goes</h2><ul>{remarks}</ul></section>" if remarks else ""}
-{"".join(_figure(picture) for picture in pictures)}
-{f"<section><h2>How it was made</h2><dl>{facts}</dl></section>" if facts else ""}
-</main>
-<footer>The same numbers as <a href="report.json">JSON</a> and as \
-<a href="report.md">Markdown</a>.</footer>
-</body>
-</html>
-"""
+  legend = escape(tables.legend(comparison))
+  if any(metric.note for metric in comparison.metrics):
+    legend += " A metric's name opens its definition."
+  return string.Template(_file("page.html")).substitute(
+    title=escape(comparison.title),
+    style=_file("page.css"),
+    lead=escape(lead(comparison)),
+    claim=escape(statistics.claim(len(comparison.seeds))),
+    explorer=EXPLORER,
+    look=LOOK,
+    glossary=f'<dl class="glossary">{glossary}</dl>' if glossary else "",
+    table=_table(comparison),
+    legend=legend,
+    remarks=_section("How far this goes", "ul", remarks),
+    figures="".join(_figure(picture) for picture in pictures),
+    facts=_section("How it was made", "dl", facts),
+  )
+
+
+def _section(title: str, tag: str, content: str) -> str:
+  """A section with a list, or nothing."""
+  if not content:
+    return ""
+  return f"<section><h2>{title}</h2><{tag}>{content}</{tag}></section>"
+
+
+def _file(name: str) -> str:
+  return (importlib.resources.files(__package__) / name).read_text("utf-8")
 
 
 def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> str:

@@ -48,6 +48,21 @@ def test_an_installation_holds_every_folder_of_code(monkeypatch):
   assert getattr(importlib.import_module(module), function) is dispatcher.main
 
 
+def test_an_installation_holds_every_other_file():
+  found = {
+    path
+    for path in ROOT.joinpath("ncl_jax").rglob("*")
+    if path.is_file() and path.suffix not in (".py", ".pyc")
+  }
+  data = PROJECT["tool"]["setuptools"]["package-data"]
+  listed = {
+    ROOT.joinpath(*package.split("."), name)
+    for package, names in data.items()
+    for name in names
+  }
+  assert found == listed and len(found) >= 5
+
+
 def test_alone_it_lists_every_program_in_a_line(capsys):
   assert ncl() == 0
   rows = capsys.readouterr().out.splitlines()[2:]

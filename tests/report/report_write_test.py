@@ -14,7 +14,7 @@ import pytest
 import report_example as example
 
 from ncl_jax import report
-from ncl_jax.report import Metric, figures, page_style
+from ncl_jax.report import Metric, figures
 
 VOID = {"meta", "link", "img", "source", "br"}
 ODD = '<script>alert("1")</script> & $x_1$ | `a` *b* 猫'
@@ -179,8 +179,8 @@ def test_page_stands_alone_on_phones_and_in_the_dark(written):
   _, folder, _ = written
   text = (folder / "index.html").read_text("utf-8")
   assert "http" not in text
-  assert "url(" not in page_style.CSS
-  assert "@import" not in page_style.CSS
+  style = text.partition("<style>")[2].partition("</style>")[0]
+  assert style and "url(" not in style and "@import" not in style
   assert 'name="viewport" content="width=device-width' in text
   assert "prefers-color-scheme: dark" in text
   _, page = check_folder(folder)
