@@ -142,7 +142,9 @@ def _update(config: ConfigDict, values: dict[str, Any], prefix: str) -> None:
     if prefix == "" and key == "expected":
       config.expected = ConfigDict(value)
     elif key not in config:
-      raise InputError(f"config.json has the unknown field {prefix}{key}")
+      new = RENAMED.get(f"{prefix}{key}")
+      hint = f", which is {new} now" if new else ""
+      raise InputError(f"config.json has the unknown field {prefix}{key}{hint}")
     elif isinstance(config[key], ConfigDict):
       _update(config[key], value, f"{prefix}{key}.")
     else:

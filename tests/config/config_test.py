@@ -268,6 +268,7 @@ def test_nearest_key(key, near):
   [
     ("{", "not JSON"),
     (json.dumps({"loss": {"temp": 1}}), "unknown field loss.temp"),
+    (json.dumps({"loss": {"map": "relu"}}), "loss.map, which is loss.transform now"),
     (json.dumps({"loss": {"temperature": "warm"}}), "loss.temperature"),
   ],
 )
