@@ -16,8 +16,9 @@ import numpy as np
 from benchmarks import measure
 from ncl_jax import config as config_lib
 from ncl_jax.methods import implementations
-from ncl_jax.preflight import memory_plan, targets
+from ncl_jax.preflight import targets
 from ncl_jax.runtime import sharding, timing
+from ncl_jax.training import cost
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
@@ -84,7 +85,7 @@ def step_row(case, batch, flags, mesh):
     state, values, _ = step(state, data)
   jax.block_until_ready(values)
   seconds = (time.perf_counter() - began) / flags.steps
-  flops, peak = memory_plan.model_flops(config, source) * batch, timing.peak()
+  flops, peak = cost.image_flops(config, source) * batch, timing.peak()
   return {
     "batch": batch,
     "ms": seconds * 1e3,

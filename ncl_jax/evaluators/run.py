@@ -5,7 +5,6 @@ import dataclasses
 import pathlib
 from typing import Any, Self
 
-import jax
 import numpy as np
 from absl import logging
 from jax.sharding import Mesh
@@ -154,7 +153,7 @@ def open_run(
       ", and of test images that it may have been trained on" * source.divided,
     )
   mesh = sharding_lib.make_mesh()
-  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  shapes = state_lib.shapes(config, source)
   variables, step = checkpoint.load_model(
     path, shapes, sharding_lib.replicated(mesh), step
   )

@@ -66,7 +66,7 @@ def import_torch(
   if not classifier:
     variables["params"].pop("probe", None)
   restore.check_fit(variables, config, source, str(file))
-  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  shapes = state_lib.shapes(config, source)
   if source.num_classes and "probe" not in variables["params"]:
     logging.info("no online classifier in the new directory: its probe is all zeros")
     variables["params"]["probe"] = jax.tree.map(

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
@@ -16,7 +15,6 @@ from ncl_jax.host import paths
 from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import checkpoint
 from ncl_jax.training import cost
-from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
 
@@ -51,14 +49,11 @@ def describe(
   }
   run = dry_run.describe(config, folders["ncl", config.seed], recipe, source)
   resolved = config_lib.resolve(config, source)
-  variables = jax.eval_shape(lambda: state_lib.init_variables(resolved, source))
-  forward = cost.step_flops(resolved, source, variables) / (
-    3 * config_lib.views(resolved) * resolved.train.batch_size
-  )
+  forward = cost.image_flops(resolved, source) / (3 * config_lib.views(resolved))
   per_epoch = source.steps_per_epoch(resolved.train.batch_size)
   last = per_epoch * resolved.train.epochs
   left = sum(last - max(checkpoint.steps(f), default=0) for f in folders.values())
-  training = left * cost.step_flops(resolved, source, variables)
+  training = left * cost.step_flops(resolved, source)
   # Controls that only look at another's features cost little.
   untrained = seeds * sum(key.startswith("untrained") for key in made)
   measuring = forward * (

@@ -120,15 +120,15 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
 def _network(
   config: ConfigDict, source: Source, devices: int, image_bytes: int
 ) -> list[str]:
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  variables = state_lib.shapes(config, source)
   parts = ", ".join(
     f"{name} {sum(math.prod(x.shape) for x in jax.tree.leaves(tree)):,}"
     for name, tree in variables["params"].items()
   )
   total = sum(math.prod(x.shape) for x in jax.tree.leaves(variables["params"]))
   state = cost.tree_bytes(variables["params"]) + state_bytes(config, source)
-  kept = cost.kept_bytes(config, source, variables) / devices
-  flops = cost.step_flops(config, source, variables)
+  kept = cost.kept_bytes(config, source) / devices
+  flops = cost.step_flops(config, source)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
   work = flops * per_epoch * config.train.epochs
   cpu = cost.cpu_seconds(config, work)
@@ -144,7 +144,7 @@ def _network(
 
 def state_bytes(config: ConfigDict, source: Source) -> int:
   """Bytes of a checkpoint: weights, statistics, optimizer state, momentum encoder."""
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  variables = state_lib.shapes(config, source)
   optimizer, _ = optimizer_lib.make_optimizer(config, 1)
   parts = (
     variables,

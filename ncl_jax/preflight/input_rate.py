@@ -11,9 +11,8 @@ from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.host import resources
-from ncl_jax.preflight import memory_plan
 from ncl_jax.runtime import sharding, timing
-from ncl_jax.training import input_pipeline, workdir
+from ncl_jax.training import cost, input_pipeline, workdir
 
 # Share of an accelerator's peak that a ResNet's training reaches at the most, in the
 # best public programs: the need is not underestimated.
@@ -95,7 +94,7 @@ def need(config: ConfigDict, source: Source, accelerator: str) -> float:
       f"accelerator {accelerator!r}; allowed: {', '.join(sorted(timing.PEAKS))}"
     )
   config = config_lib.resolve(config, source)
-  flops = memory_plan.model_flops(config, source)
+  flops = cost.image_flops(config, source)
   return SHARE * timing.PEAKS[accelerator] * 1e12 / flops
 
 

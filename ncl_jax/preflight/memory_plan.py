@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -24,8 +23,8 @@ from ncl_jax import config as config_lib
 from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.runtime import compiler, hlo, hlo_cost, sharding, timing
-from ncl_jax.training import input_pipeline
+from ncl_jax.runtime import compiler, hlo, hlo_cost, sharding
+from ncl_jax.training import cost, input_pipeline
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
@@ -171,7 +170,7 @@ def plan(
     "limit": _limit(mesh),
     "views": config_lib.views(config),
     "keep": config.model.keep,
-    "model_flops": batch * model_flops(config, source),
+    "model_flops": batch * cost.image_flops(config, source),
   }
   began = time.perf_counter()
   lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
@@ -301,19 +300,6 @@ def _limit(mesh: Mesh) -> int | None:
     if name in kind:
       return gib * 2**30
   return None
-
-
-def model_flops(config: ConfigDict, source: Source) -> int:
-  """Floating point operations of an image: the backward pass counts twice.
-
-  Args:
-    source: the data, or their shapes.
-  """
-  size, channels = config.augment.size, source.image_shape[-1]
-  shape = (config_lib.views(config), size, size, channels)
-  views = jax.ShapeDtypeStruct(shape, jnp.float32)
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
-  return 3 * timing.flops(config_lib.model(config).apply, variables, views)
 
 
 def _reason(message: str) -> str:

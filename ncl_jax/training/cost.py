@@ -48,8 +48,7 @@ def cost_warning(config: ConfigDict, source: Source) -> list[str]:
   # Counting operations takes half a second: not where it cannot be long.
   if jax.default_backend() != "cpu" or pixels < _FEW_PIXELS:
     return []
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
-  cpu = cpu_seconds(config, step_flops(config, source, variables) * steps)
+  cpu = cpu_seconds(config, step_flops(config, source) * steps)
   if cpu <= _LONG:
     return []
   first = f"about {duration(cpu)} on two CPU cores (estimated)"
@@ -91,12 +90,9 @@ def images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStru
   return jax.ShapeDtypeStruct((count, size, size, source.image_shape[-1]), jnp.float32)
 
 
-def kept_bytes(config: ConfigDict, source: Source, variables: Any) -> int:
-  """Bytes of what the forward pass of a chunk of the batch saves for the backward.
-
-  Args:
-    variables: shapes of {"params", "batch_stats"}.
-  """
+def kept_bytes(config: ConfigDict, source: Source) -> int:
+  """Bytes of what the forward pass of a chunk of the batch saves for the backward."""
+  variables = state_lib.shapes(config, source)
   if jax.default_backend() == "cpu":
     # Its convolutions compute in float32, whatever the type.
     config = config.copy_and_resolve_references()
@@ -137,8 +133,7 @@ def check_memory(config: ConfigDict, source: Source) -> None:
   # Tracing takes half a second: not where a ResNet-50's activations would fit.
   if jax.default_backend() != "cpu" or not there or views * _PIXEL_BYTES < there:
     return
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
-  needed = kept_bytes(config, source, variables)
+  needed = kept_bytes(config, source)
   if needed > there:
     raise InputError(
       f"a batch of {config.train.batch_size} images of {config.augment.size} pixels "
@@ -153,11 +148,20 @@ def tree_bytes(tree: Any) -> int:
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def step_flops(config: ConfigDict, source: Source, variables: Any) -> float:
-  """Operations of the network in a step: the backward pass counts twice."""
-  one = images(config, source, config_lib.views(config))
-  forward = timing.flops(config_lib.model(config).apply, variables, one)
-  return 3.0 * forward * config.train.batch_size
+def image_flops(config: ConfigDict, source: Source) -> int:
+  """Operations for all views of an image: the backward pass counts twice.
+
+  Args:
+    source: the data, or their shapes.
+  """
+  views = images(config, source, config_lib.views(config))
+  model = config_lib.model(config)
+  return 3 * timing.flops(model.apply, state_lib.shapes(config, source), views)
+
+
+def step_flops(config: ConfigDict, source: Source) -> int:
+  """Operations of the network in a step."""
+  return image_flops(config, source) * config.train.batch_size
 
 
 def duration(seconds: float) -> str:

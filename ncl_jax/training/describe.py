@@ -4,7 +4,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -14,7 +13,8 @@ from ncl_jax import methods, optimizers
 from ncl_jax.data.source import Source
 from ncl_jax.runtime import accelerator, jsonl, timing
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.training.state import init_variables
+from ncl_jax.training import cost
+from ncl_jax.training.state import shapes
 
 
 def speed(
@@ -30,18 +30,12 @@ def speed(
     timer: of this start of the run; its open interval is that of the steps.
     steps: done before this start, and done since its first call.
   """
-  size, channels = config.augment.size, source.image_shape[-1]
-  model = config_lib.model(config)
-  count = config_lib.views(config)
-  views = jax.ShapeDtypeStruct((count, size, size, channels), jnp.float32)
-  variables = jax.eval_shape(lambda: init_variables(config, source))
   row = timing.report(
     timer,
     steps=steps[1],
     seconds=timer.running(),
     images=config.train.batch_size,
-    # The usual count: the backward pass is twice the forward pass.
-    flops_per_image=3 * timing.flops(model.apply, variables, views),
+    flops_per_image=cost.image_flops(config, source),
   )
   if jax.process_index() == 0:
     jsonl.append(path / "speed.jsonl", {"from_step": steps[0]} | row)
@@ -113,7 +107,7 @@ def _between_slices(config: ConfigDict, source: Source, slices: int) -> list[str
   """What BatchNorm costs where the devices lie in several TPU slices."""
   if slices == 1:
     return []
-  variables = jax.eval_shape(lambda: init_variables(config, source))
+  variables = shapes(config, source)
   # A mean and a variance each.
   layers = len(jax.tree.leaves(variables["batch_stats"])) // 2
   if not layers:

@@ -170,7 +170,7 @@ def _check_fit(
     and "layer1_0" in (given["params"]["backbone"])
   ):
     restore.check_fit(given, config, source, str(backbone))
-  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  shapes = state_lib.shapes(config, source)
   tensors.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
 
 

@@ -86,6 +86,11 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   return {"params": params, "batch_stats": batch_stats}
 
 
+def shapes(config: ConfigDict, source: Source) -> Any:
+  """The shapes and dtypes of `init_variables`; nothing is computed."""
+  return jax.eval_shape(lambda: init_variables(config, source))
+
+
 def network(config: ConfigDict, mesh: Mesh) -> features.Network:
   """The network of a run and its views, for the functions of `features`."""
   return features.Network(

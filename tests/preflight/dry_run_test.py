@@ -79,11 +79,10 @@ def batch_stats(config, source):
 def test_memory_grows_with_the_batch_and_falls_with_its_chunks():
   source = tiny.source(train=640)
   config = config_lib.resolve(tiny.config(), source)
-  variables = jax.eval_shape(lambda: state_lib.init_variables(config, source))
 
   def kept(batch, chunks):
     config.train.batch_size, config.train.grad_cache_chunks = batch, chunks
-    return cost.kept_bytes(config, source, variables)
+    return cost.kept_bytes(config, source)
 
   config = config.unlock()
   whole = kept(256, 1)
