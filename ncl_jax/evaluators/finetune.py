@@ -5,7 +5,6 @@ import functools
 import pathlib
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax.config import supervised_recipe
@@ -70,14 +69,7 @@ def evaluate(
   test = dataclasses.replace(run, variables=trained.variables).extract("test")
   return {
     "settings": run.describe(
-      split="test",
-      fitted_on="train, augmented by crop and flip",
-      recipe=recipe.settings(),
-      steps=trained.steps,
-      batch_size=trained.batch_size,
-      train_images=len(trained.labels),
-      train_classes=len(np.unique(trained.labels)),
-      images=len(test.labels),
+      split="test", **trained.settings(recipe), images=len(test.labels)
     ),
     "h": {"accuracy": supervised.accuracy(trained.heads["h"], test.h, test.labels)},
   }

@@ -9,7 +9,6 @@ import functools
 import pathlib
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import checks
@@ -165,13 +164,8 @@ def _by_sgd(
   result: dict[str, Any] = {
     "settings": run.describe(
       split="test",
-      fitted_on="train, augmented by crop and flip",
       protocol="sgd",
-      recipe=recipe.settings(),
-      steps=trained.steps,
-      batch_size=trained.batch_size,
-      train_images=len(trained.labels),
-      train_classes=len(np.unique(trained.labels)),
+      **trained.settings(recipe),
       images=len(test.labels),
       network_before=before,
       network_after=after,

@@ -47,6 +47,17 @@ class Trained:
   batch_size: int
   steps: int
 
+  def settings(self, recipe: Recipe) -> dict[str, Any]:
+    """What a result records of the training."""
+    return {
+      "fitted_on": "train, augmented by crop and flip",
+      "recipe": recipe.settings(),
+      "steps": self.steps,
+      "batch_size": self.batch_size,
+      "train_images": len(self.labels),
+      "train_classes": len(np.unique(self.labels)),
+    }
+
 
 def train(
   recipe: Recipe,
