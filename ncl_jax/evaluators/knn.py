@@ -22,21 +22,8 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
     f"weighted vote of {config.eval.knn_k} training images by cosine similarity; "
     f"{rows_lib.few(source.num_examples('test'))}"
   )
-  return tuple(
-    Row(
-      f"knn_{layer}",
-      f"nearest neighbours, {layer}",
-      "Accuracy",
-      "%",
-      "higher",
-      note,
-      where=(layer, "accuracy"),
-      chance=rows_lib.LARGEST_CLASS,
-      column=f"knn {layer}",
-      margin=rows_lib.MARGIN if layer == "h" else 0.0,
-    )
-    for layer in LAYERS
-  )
+  columns = {"h": "knn h", "f": "knn f"}
+  return rows_lib.accuracies("knn", "nearest neighbours", note, columns)
 
 
 @evaluator("knn", rows=rows)

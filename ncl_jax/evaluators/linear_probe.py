@@ -32,38 +32,23 @@ def rows(
   """The accuracy on h and on f by one of the protocols."""
   del config
   few = rows_lib.few(source.num_examples("test"))
-  key, label, note, column = {
+  key, label, note, columns = {
     "lbfgs": (
       "probe",
       "linear probe",
       "logistic regression on the frozen features, penalty chosen on a held-out fifth "
       f"of the training set; {few}",
-      "probe h, probe f",
+      {"h": "probe h", "f": "probe f"},
     ),
     "sgd": (
       "probe_sgd",
       "linear probe by SGD",
       "the paper's protocol: augmented images through the frozen network, recipe of "
       f"the released code; {few}",
-      "sgd h",
+      {"h": "sgd h"},
     ),
   }[protocol]
-  short = column.split()[0]
-  return tuple(
-    Row(
-      f"{key}_{layer}",
-      f"{label}, {layer}",
-      "Accuracy",
-      "%",
-      "higher",
-      note,
-      where=(layer, "accuracy"),
-      chance=rows_lib.LARGEST_CLASS,
-      column=f"{short} {layer}" if f"{short} {layer}" in column else "",
-      margin=rows_lib.MARGIN if layer == "h" else 0.0,
-    )
-    for layer in LAYERS
-  )
+  return rows_lib.accuracies(key, label, note, columns)
 
 
 @evaluator("linear_probe", rows=rows)

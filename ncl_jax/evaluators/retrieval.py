@@ -16,21 +16,14 @@ from ncl_jax.evaluators.run import LAYERS, FeatureSource
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The precision on h and on f."""
   del source
-  return tuple(
-    Row(
-      f"retrieval_{layer}",
-      f"retrieval precision, {layer}",
-      "Accuracy",
-      "%",
-      "higher",
-      f"share of the {config.eval.retrieval_k} nearest test images that share the "
-      "query's class.",
-      where=(layer, "precision"),
-      chance=rows_lib.SAME_CLASS,
-      column=f"P@k {layer}",
-      margin=rows_lib.MARGIN if layer == "h" else 0.0,
-    )
-    for layer in LAYERS
+  return rows_lib.accuracies(
+    "retrieval",
+    "retrieval precision",
+    f"share of the {config.eval.retrieval_k} nearest test images that share the "
+    "query's class.",
+    {"h": "P@k h", "f": "P@k f"},
+    name="precision",
+    chance=rows_lib.SAME_CLASS,
   )
 
 

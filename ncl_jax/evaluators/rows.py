@@ -35,6 +35,42 @@ class Row(Metric):
   evaluator: str = dataclasses.field(default="", kw_only=True)
 
 
+def accuracies(
+  key: str,
+  label: str,
+  note: str,
+  columns: Mapping[str, str],
+  *,
+  name: str = "accuracy",
+  chance: tuple[str, ...] = LARGEST_CLASS,
+) -> tuple[Row, ...]:
+  """The rows of an accuracy on h and on f; of h a loss within `MARGIN` is none.
+
+  Args:
+    key: of the rows, without the layer.
+    label: what a reader sees, without the layer.
+    note: their definition.
+    columns: layer -> heading in the table of controls.
+    name: of the number in the result's layer.
+    chance: see `Row`.
+  """
+  return tuple(
+    Row(
+      f"{key}_{layer}",
+      f"{label}, {layer}",
+      "Accuracy",
+      "%",
+      "higher",
+      note,
+      where=(layer, name),
+      chance=chance,
+      column=columns.get(layer, ""),
+      margin=MARGIN if layer == "h" else 0.0,
+    )
+    for layer in ("h", "f")
+  )
+
+
 def value(results: Mapping[str, Any], row: Row) -> float:
   """The number of a row.
 

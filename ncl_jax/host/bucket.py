@@ -133,7 +133,6 @@ def write(
 
   Args:
     target: from `blob`; afterwards has the new generation.
-    content: of the object.
     generation: that it had; 0 for none.
     **options: of `Blob.upload_from_string`.
 
