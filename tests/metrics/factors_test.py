@@ -9,6 +9,7 @@ from sklearn.metrics import mutual_info_score
 
 from ncl_jax.errors import InputError
 from ncl_jax.metrics import factors as lib
+from ncl_jax.metrics.factors import predictors
 
 COUNT, VALUES = 4, 6
 # Each dimension the sum or difference of all factors alike.
@@ -187,7 +188,7 @@ def test_dci_is_the_slow_one():
   order = np.random.default_rng(3).permutation(400)
   train, test = order[:200], order[200:]
   for k in range(3):
-    forest = RandomForestClassifier(lib.TREES, max_features=None, random_state=3)
+    forest = RandomForestClassifier(predictors.TREES, max_features=None, random_state=3)
     forest.fit(f[train], v[train, k])
     # The importance of a forest, from the nodes of its trees.
     total = np.zeros(4)
