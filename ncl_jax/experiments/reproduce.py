@@ -161,11 +161,11 @@ def reproduce(
   """
   config_lib.validate(config)
   path = paths.absolute(directory)
+  made = claims(config) if dry_run else prepare(config, path, seeds)
   plan = compare_plan.describe(config, path, seeds=seeds, evaluators=evaluators)
   if dry_run:
-    lines = "".join(f"\n          {claim.text}" for claim in claims(config))
+    lines = "".join(f"\n          {claim.text}" for claim in made)
     return f"{plan}\nClaims{lines}"
-  made = prepare(config, path, seeds)
   logging.info("%s", plan)
   for claim in made:
     logging.info("claimed: %s", claim.text)
