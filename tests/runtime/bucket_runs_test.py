@@ -21,7 +21,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import execute, knn
 from ncl_jax.experiments import reproduce
 from ncl_jax.host import paths
-from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.runtime import checkpoint, jsonl, tensors
 from ncl_jax.training import loop
 
 TESTS = pathlib.Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def digest(workdir):
   """(of the weights, step) of a run's last checkpoint."""
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   model, step = checkpoint.load_model(workdir, None, sharding)
-  return checkpoint.digest(model), step
+  return tensors.digest(model), step
 
 
 # Trains, and stands still after step 8 when the checkpoint of step 6 is complete.
