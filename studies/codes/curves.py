@@ -38,6 +38,7 @@ from studies.codes.run import (
   in_bytes,
   parts,
   read,
+  unit,
 )
 
 # Ten bits of an entry are its index, six its value.
@@ -57,7 +58,8 @@ def main() -> None:
   parser = measure.arguments(__doc__)
   parser.add_argument("--embeddings", required=True, help="FILE.npy or FILE.npz")
   parser.add_argument("--encoders", required=True, help="folder for fitted encoders")
-  parser.add_argument("--items", type=int, default=40_000)
+  parser.add_argument("--items", type=int, default=20_000)
+  parser.add_argument("--trained", type=int, default=40_000, help="rows for encoders")
   parser.add_argument("--queries", type=int, default=1000)
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--active", type=int, nargs="+", default=ACTIVE)
@@ -69,11 +71,13 @@ def main() -> None:
   if flags.tune:
     asked = slice(flags.items, flags.items + TUNING_QUERIES)
   items, queries, true = parts(rows, slice(flags.items), asked)
+  train = rows[: flags.trained]
+  train = unit(train - train.mean(0))
   document = started(flags, items, queries)
   for active in flags.active:
     if f"{active} {PURSUIT} 0" in document["hits"]:
       continue
-    encoder = fitted(items, OURS, 0, flags.encoders)
+    encoder = fitted(train, OURS, 0, flags.encoders)
     searches = [*of_rivals(items, queries, active)]
     searches += of_encoder(encoder, items, queries, active)
     for method, search in searches:
@@ -86,7 +90,7 @@ def main() -> None:
       method = PURSUIT if name == OURS else PLAIN
       if f"{active} {method} {seed}" in document["hits"]:
         continue
-      encoder = fitted(items, name, seed, flags.encoders)
+      encoder = fitted(train, name, seed, flags.encoders)
       if name == OURS:
         searches = of_encoder(encoder, items, queries, active)
       else:
@@ -112,12 +116,12 @@ def write(document: dict, file: str) -> None:
     pathlib.Path(file).write_text(text + "\n")
 
 
-def fitted(items: np.ndarray, name: str, seed: int, folder: str) -> NonNegativeEncoder:
+def fitted(train: np.ndarray, name: str, seed: int, folder: str) -> NonNegativeEncoder:
   """The encoder of a seed: read from the folder, or trained and written there."""
   file = pathlib.Path(folder) / f"{name.lower()}{seed}.safetensors"
   if not file.exists():
     changed = {"objective": name.lower(), "random_state": seed}
-    made = NonNegativeEncoder(DIMENSIONS, **RECIPE | TRAINED | changed).fit(items)
+    made = NonNegativeEncoder(DIMENSIONS, **RECIPE | TRAINED | changed).fit(train)
     file.parent.mkdir(parents=True, exist_ok=True)
     made.save(file)
     print(f"{file}: explained variance {made.explained_variance_:.3f}", flush=True)
