@@ -7,6 +7,10 @@ import pathlib
 # Before jax is imported: a user's accelerator is left alone, TensorFlow keeps quiet.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Test programs run for milliseconds, so compilation is their cost: a fifth of the time
+# without optimizations and with XLA's older code generator. Inherited by subprocesses.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 # The same small programs are built by many tests, and by programs that they start:
 # compiled once. A folder for each worker, as none may read what another is writing.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
@@ -33,27 +37,6 @@ def forget_programs():
   yield
   jax.clear_caches()
   gc.collect()
-
-
-@pytest.fixture(scope="module")
-def two_blocks():
-  """Two blocks for a ResNet-10's four: every kind of layer in half the compile time."""
-  from ncl_jax import models
-
-  def small(stem, width, dtype):
-    return models.ResNet((1, 1), models.BasicBlock, stem, width, dtype)
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(models, "resnet10", small)
-    yield
-
-
-@pytest.fixture(scope="module")
-def quick_to_compile():
-  """For programs that run for milliseconds: their compilation is the whole cost."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

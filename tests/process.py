@@ -1,7 +1,4 @@
-"""One of several processes, started by processes.py: a program, or some steps.
-
-It runs in half the compile time of the real thing: two blocks for a ResNet-10's four.
-"""
+"""One of several processes, started by processes.py: a program, or some steps."""
 
 import json
 import pathlib
@@ -14,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from ncl_jax import cli, data, models, optimizers
+from ncl_jax import cli, data, optimizers
 from ncl_jax import config as config_lib
 from ncl_jax.data import dsprites
 from ncl_jax.data import source as source_module
@@ -25,10 +22,6 @@ from ncl_jax.report import explorer
 from ncl_jax.runtime import checkpoint, distributed, lock, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
-
-
-def small(stem, width, dtype):
-  return models.ResNet((1, 1), models.BasicBlock, stem, width, dtype)
 
 
 def steps(folder=""):
@@ -69,7 +62,7 @@ def by_position():
   config.data.source, config.data.pair_factors = "dsprites", ("orientation",)
   config.augment.update(crop_scale=(1.0, 1.0), flip=0.0, blur=0.0, jitter=0.0)
   config.model.update(
-    backbone="resnet10", width=2, projector_hidden=16, projector_out=8, dtype="float64"
+    backbone="tiny", width=2, projector_hidden=16, projector_out=8, dtype="float64"
   )
   config.train.batch_size = config.eval.batch_size = 16
   config_lib.set_method(config, "ncl")
@@ -129,7 +122,6 @@ def as_float64(x):
 
 
 if __name__ == "__main__":
-  models.resnet10 = small
   mode = sys.argv.pop(1)
   if mode == "brief":  # the locks of a process that is killed end soon
     lock.LEASE_SECONDS = 12.0

@@ -25,8 +25,6 @@ def start(tmp_path, *commands, slurm=False):
   environment = os.environ | {
     "PYTHONPATH": str(ROOT),
     "JAX_NUM_CPU_DEVICES": str(8 // len(commands)),
-    # A third of the time to compile, and these programs do little else.
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
     "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
   }
   running = []

@@ -9,8 +9,8 @@ from ncl_jax import interop
 
 
 def tiny_state(seed=0, classes=2, **sizes):
-  """The torch state of the tiny config's network, drawn at random."""
-  config = config_lib.resolve(tiny.config(), tiny.source())
+  """The torch state of the tiny config's ResNet-10, drawn at random."""
+  config = config_lib.resolve(tiny.config(backbone="resnet10"), tiny.source())
   for key, value in sizes.items():
     with config.unlocked():
       config.model[key] = value

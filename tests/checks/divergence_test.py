@@ -22,7 +22,6 @@ from ncl_jax.training import step as step_lib
 from ncl_jax.training import update as update_lib
 from studies.latent import fit, space
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 BAD = 5  # the step at which something goes wrong
 
 

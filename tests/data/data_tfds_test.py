@@ -355,7 +355,7 @@ def test_a_download_that_fails(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_trainer_takes_it_by_name(tmp_path, two_blocks):
+def test_the_trainer_takes_it_by_name(tmp_path):
   config = tiny.config()
   config.data.source = "tfds:tiny_rows"
   config.train.epochs = 2

@@ -180,7 +180,7 @@ SMALL = (
 
 
 @pytest.mark.slow
-def test_the_first_run_runs(tmp_path, monkeypatch, two_blocks):
+def test_the_first_run_runs(tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   monkeypatch.setattr(cli, "_set_up_log", lambda: None)
   steps = [c for page, c in COMMANDS if page == "docs/first_run.md"]

@@ -9,12 +9,11 @@ from sklearn.neighbors import NearestNeighbors
 from ncl_jax.encoder import NonNegativeEncoder
 
 CONFIG = ROOT / "configs" / "embeddings.py"
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
 SMALL = ("n_components=16", "n_active=3", "epochs=1", "batch_size=32")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, quick_to_compile):
+def folder(tmp_path_factory):
   """A file of embeddings, an encoder trained on it, and its codes."""
   folder = tmp_path_factory.mktemp("encode")
   rng = np.random.default_rng(0)

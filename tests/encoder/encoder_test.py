@@ -24,8 +24,6 @@ from ncl_jax.encoder import (
 from ncl_jax.encoder.autoencoder import Autoencoder, reconstruction
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 @pytest.fixture(scope="module")
 def x():
@@ -37,7 +35,7 @@ def x():
 
 
 @pytest.fixture(scope="module")
-def fitted(x, quick_to_compile):
+def fitted(x):
   settings = {"n_active": 3, "epochs": 2, "batch_size": 64, "random_state": 0}
   return NonNegativeEncoder(16, **settings).fit(x)
 

@@ -18,8 +18,6 @@ from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 @pytest.fixture(scope="module")
 def source():
@@ -28,9 +26,9 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def config(source, two_blocks):
+def config(source):
   c = get("dsprites")
-  c.model.width = 2
+  c.model.backbone, c.model.width = "tiny", 2
   c.model.projector_hidden, c.model.projector_out = 16, 8
   c.train.batch_size = 16
   return config_lib.resolve(c, source)

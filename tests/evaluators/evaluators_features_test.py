@@ -28,7 +28,7 @@ from ncl_jax.training import state as state_lib
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, two_blocks):
+def run(tmp_path_factory):
   """A network before training: as good as any to compare two computations."""
   source = tiny.source(train=64, test=45)
   config = config_lib.resolve(tiny.config(), source)

@@ -16,8 +16,6 @@ from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import sharding
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-
 THINGS = ("cat", "dog", "bus")
 
 

@@ -32,7 +32,7 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, source, two_blocks):
+def run(tmp_path_factory, source):
   config = tiny.config()
   config.train.epochs = 4
   path = loop.train(config, tmp_path_factory.mktemp("runs") / "ncl", source)
@@ -253,7 +253,7 @@ def test_embed_is_the_map_and_the_norm():
 
 
 @pytest.mark.slow
-def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch, two_blocks):
+def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch):
   tiny.npz(tmp_path / "tiny.npz", train=64, test=45)
   config = tiny.config()
   config.train.epochs = 2

@@ -31,7 +31,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, two_blocks):
+def run(tmp_path_factory):
   """One epoch, under a debugger that stops at NaN; then a dimension that is dead."""
   config = tiny.config()
   config.train.update(epochs=1, checkpoint_every_epochs=1)

@@ -47,7 +47,7 @@ def test_the_calls_with_these_steps_are_recorded(
   assert seen == recorded and not running
 
 
-def test_training_leaves_a_profile(tmp_path, two_blocks):
+def test_training_leaves_a_profile(tmp_path):
   config = tiny.config()
   config.train.epochs = 1
   loop.train(config, tmp_path / "run", tiny.source(), profile="2:3")

@@ -21,7 +21,7 @@ from ncl_jax.training import state as state_lib
 DIGITS = f"--config={ROOT}/configs/digits.py"
 
 
-def test_unlabelled_images_add_no_parameters(two_blocks):
+def test_unlabelled_images_add_no_parameters():
   """Not a class an image, and so no classifier that grows with the folder."""
 
   def count(images):
@@ -54,7 +54,7 @@ def test_a_share_of_the_data_with_and_without_labels(labelled, share, left):
 
 
 @pytest.fixture(scope="module")
-def evaluated(two_blocks):
+def evaluated():
   """The neighbours' result of 101 images, by batch size and number of devices."""
   source = tiny.source(train=48, test=101)
   config = config_lib.resolve(tiny.config(), source)

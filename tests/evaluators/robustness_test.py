@@ -19,8 +19,6 @@ from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import sharding
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 @pytest.fixture(scope="module")
 def source():
@@ -35,7 +33,7 @@ def config(source):
 
 
 @pytest.fixture(scope="module")
-def variables(config, source, two_blocks):
+def variables(config, source):
   mesh = sharding.make_mesh()
   return state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
 

@@ -16,8 +16,6 @@ from ncl_jax.report.sweep import number
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-
 
 def untrained(config, source):
   config = config_lib.resolve(config, source)
@@ -27,7 +25,7 @@ def untrained(config, source):
 
 
 @pytest.fixture(scope="module")
-def run(two_blocks, tmp_path_factory):
+def run(tmp_path_factory):
   """Another set for the transfer and for shifted images, of classes by number."""
   path = tmp_path_factory.mktemp("other") / "other.npz"
   config = tiny.config()

@@ -19,8 +19,6 @@ from ncl_jax.evaluators.run import ALL_LAYERS, Run
 from ncl_jax.runtime import jsonl, sharding, tensors
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 SGD = supervised_recipe.Recipe(
   epochs=2,
   batch_size=16,
@@ -53,7 +51,7 @@ def config(source):
 
 
 @pytest.fixture(scope="module")
-def variables(config, source, two_blocks):
+def variables(config, source):
   return state_lib.build(lambda: state_lib.init_variables(config, source), mesh_of(8))
 
 

@@ -37,7 +37,7 @@ def released_config():
 
 def imported(tmp_path, state, **options):
   return torch_exchange.import_torch(
-    tiny.config(),
+    tiny.config(backbone="resnet10"),
     save(tmp_path / "x.safetensors", state),
     tmp_path / "run",
     source=tiny.source(),
@@ -85,7 +85,9 @@ def test_the_directory_is_that_of_a_finished_run(tmp_path):
   for name, array in state.items():
     np.testing.assert_array_equal(back[name], array)
   assert execute.run(knn.evaluate, path, source=source)["step"] == 12
-  assert loop.train(tiny.config(), path, source) == path  # nothing is left to do
+  assert (
+    loop.train(tiny.config(backbone="resnet10"), path, source) == path
+  )  # nothing is left to do
   with pytest.raises(InputError, match="has a checkpoint already"):
     imported(tmp_path, state)
 

@@ -22,8 +22,6 @@ from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 def finish(config, path, source):
   """In training's place: an untrained network, as a finished run leaves it."""

@@ -20,8 +20,6 @@ from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import jsonl, sharding
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-
 THINGS = ("cat", "dog", "bus")
 KEY = "pairs:recall:text_to_caption@"
 
@@ -54,7 +52,7 @@ def of_texts(folder):
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, two_blocks, quick_to_compile):
+def compared(tmp_path_factory):
   folder = tmp_path_factory.mktemp("compared")
   text = compare.compare(
     of_texts(folder),

@@ -29,8 +29,6 @@ from ncl_jax.experiments import (
 from ncl_jax.runtime import sharding
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 @pytest.fixture(scope="module")
 def source():
@@ -48,7 +46,7 @@ def opened(source, method, seed):
 
 
 @pytest.fixture(scope="module")
-def pair(source, two_blocks):
+def pair(source):
   return opened(source, "cl", 1), opened(source, "ncl", 0)
 
 

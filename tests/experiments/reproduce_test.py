@@ -107,7 +107,7 @@ def reproduced(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_real_one_from_training_to_verdicts(tmp_path, two_blocks):
+def test_a_real_one_from_training_to_verdicts(tmp_path):
   config, work = given(tmp_path), tmp_path / "work"
   text = reproduce.reproduce(config, work, seeds=1, evaluators=("feature_stats",))
   assert sum("NCL's sparsity is 0.900" in line for line in text.splitlines()) == 1

@@ -16,8 +16,6 @@ from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 def recipe(method):
   return tiny.config(method or "ncl")

@@ -22,7 +22,7 @@ from ncl_jax.training import loop
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory, two_blocks):
+def workdir(tmp_path_factory):
   folder = tmp_path_factory.mktemp("run")
   config = tiny.config()
   config.data.source = f"arrays:{tiny.npz(folder / 'tiny.npz')}"

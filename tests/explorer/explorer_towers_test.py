@@ -17,8 +17,6 @@ from ncl_jax.report.explorer import data
 from ncl_jax.runtime import sharding
 from ncl_jax.training import state as state_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-
 CAPTIONS = np.array(["</script> upper", "the lower half", "</script> upper half"])
 
 
@@ -38,7 +36,7 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def opened(two_blocks, tmp_path_factory):
+def opened(tmp_path_factory):
   """Untrained runs: on images and texts, and on pairs of images."""
   made, mesh, found = source(), sharding.make_mesh(jax.devices()[:1]), {}
   for loss in ("clip", "nt_xent"):

@@ -24,8 +24,6 @@ from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks", "quick_to_compile")
-
 WORDS = np.array(["upper", "the lower half", "über", "x"])
 
 

@@ -7,8 +7,6 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numeric_functions import IMAGES, LOSSES, METRICS, draw
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def split(axis_type):
   mesh = jax.make_mesh((8,), ("data",), (axis_type,))

@@ -10,8 +10,6 @@ from numeric_functions import DTYPES, FLOATS, LOSSES, METRICS, NO_JVP, draw
 
 from ncl_jax import nonneg
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_value_and_slope_are_those_of_the_formula_in_float64(name, x64):

@@ -29,7 +29,6 @@ from numeric_functions import (
 
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
 COMPILED = HOST | {name: jax.jit(f) for name, f in (LOSSES | METRICS).items()}
 
 

@@ -17,7 +17,6 @@ from numeric_functions import EVERY, D, K
 
 from ncl_jax import metrics, nonneg
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
 N = 6
 # Few, the same ones each time, and no folder of them left behind.
 few = settings(max_examples=8, deadline=None, derandomize=True, database=None)

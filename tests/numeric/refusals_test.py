@@ -8,8 +8,6 @@ from numeric_functions import EVERY, K, N, draw
 from ncl_jax import augment, encoder, losses, metrics, nonneg, numerics
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 WRONG = {
   "sparse": lambda x: scipy.sparse.csr_array(x),
   "sparse matrix": lambda x: scipy.sparse.csr_matrix(x),

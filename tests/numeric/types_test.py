@@ -10,8 +10,6 @@ from numeric_functions import DTYPES, IMAGES, LAYOUTS, N, draw
 from ncl_jax import augment, losses, metrics, optimizers
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 FEATURES = np.arange(12.0, dtype=np.float32).reshape(4, 3)
 VIEWS = FEATURES.reshape(2, 2, 3)
 # Functions of a number.

@@ -24,7 +24,7 @@ TINY = f"--config={ROOT}/tests/tiny.py:ncl,relu"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small(two_blocks):
+def small():
   """Every test of this file traces the network."""
 
 

@@ -52,7 +52,7 @@ def test_collectives_are_read_from_a_program():
 
 
 @pytest.fixture(scope="module")
-def planned(two_blocks):
+def planned():
   source = tiny.source()
   return memory_plan.plan(tiny.config(), source, targets.devices("cpu:8")), source
 

@@ -12,17 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny  # noqa: F401  the backbone
 from flax import linen as nn
 
 from ncl_jax import losses
 from ncl_jax.models import layers
 from ncl_jax.preflight import self_check
 from ncl_jax.preflight.self_check import arithmetic, machine, result, storage, training
-from ncl_jax.runtime import checkpoint, compiler, sharding
+from ncl_jax.runtime import checkpoint, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
-
-pytestmark = pytest.mark.usefixtures("two_blocks")
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -198,13 +197,10 @@ def compare(request, monkeypatch):
   """The comparison as on a CPU, or as on any other device, of a smaller network."""
   config = training.small_config()
   config.data.image_size = 8
-  config.model.update(width=4, projector_hidden=16, projector_out=8)
+  config.model.update(backbone="tiny", width=4, projector_hidden=16, projector_out=8)
   monkeypatch.setattr(
     training, "small_config", lambda: config.copy_and_resolve_references()
   )
-  # They run for milliseconds: their compilation is the whole cost.
-  effort = {"xla_backend_optimization_level": 0}
-  monkeypatch.setattr(compiler, "cpu_effort", lambda *_: effort)
   if request.param == "smooth":
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
@@ -403,18 +399,14 @@ def test_as_a_user_calls_it(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-# What a process of two runs, each with two devices; a network of two blocks.
+# What a process of two runs, each with two devices.
 PROCESS = """
 import sys
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 index, port, workdir = sys.argv[1:]
 jax.distributed.initialize(f"localhost:{port}", 2, int(index))
-from ncl_jax import models
 from ncl_jax.preflight import self_check
-models.resnet10 = lambda stem, width, dtype: models.ResNet(
-  (1, 1), models.BasicBlock, stem, width, dtype
-)
 sys.exit(not self_check.run(workdir))
 """
 

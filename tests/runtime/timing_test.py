@@ -103,7 +103,6 @@ def test_only_the_outputs_of_convolutions_wait_for_the_backward_pass():
   assert {leaf.dtype for leaf in maps} == {jnp.dtype("bfloat16")}
 
 
-@pytest.mark.usefixtures("two_blocks")
 def test_every_start_of_a_run_is_accounted_for(tmp_path):
   config = tiny.config()
   config.train.epochs = 2

@@ -25,13 +25,12 @@ from ncl_jax.evaluators import (
 )
 from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import controls
-from ncl_jax.runtime import checkpoint, compiler, jsonl, sharding
+from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import classifier, heldout_accuracy, loop, restore, step, update
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 
 SLOW = pytest.mark.slow
-pytestmark = pytest.mark.usefixtures("two_blocks")
 
 
 def resolved(method, **changes):
@@ -157,8 +156,7 @@ def test_accumulated_chunks_give_the_loss_of_the_whole_batch():
   rng = np.random.default_rng(0)
   views = rng.normal(size=(16, 1, 8, 8, 1)).astype(np.float32)
   labels = np.where(np.arange(16) % 5, np.arange(16) % 2, -1)
-  go = update.make_update(config, 2, optimizer)
-  go = jax.jit(go, compiler_options=compiler.cpu_effort(0))
+  go = jax.jit(update.make_update(config, 2, optimizer))
   _, values, z = go(state, views, labels)
   model = config_lib.model(config)
   variables = {"params": state.params, "batch_stats": state.batch_stats}
@@ -178,14 +176,14 @@ def test_accumulated_chunks_give_the_loss_of_the_whole_batch():
 
 
 @pytest.fixture(scope="module")
-def ncl(tmp_path_factory, two_blocks):
+def ncl(tmp_path_factory):
   config = tiny.config("supcon_ncl")
   config.train.epochs = 1
   return loop.train(config, tmp_path_factory.mktemp("runs") / "ncl", tiny.source())
 
 
 @pytest.fixture(scope="module")
-def nce(tmp_path_factory, two_blocks):
+def nce(tmp_path_factory):
   """Without a projector; four epochs."""
   config = tiny.config("nce")
   return loop.train(config, tmp_path_factory.mktemp("runs") / "nce", unlabelled())

@@ -76,7 +76,6 @@ def test_warnings(live, constant, empty, says):
   assert "rep_relu" not in "".join(collapse.warnings(values, 10, "rep_relu").values())
 
 
-@pytest.mark.usefixtures("two_blocks")
 def test_a_projector_that_is_dead_is_told_in_the_first_epoch(tmp_path, monkeypatch):
   config, source = tiny.config(), tiny.source()
   config.loss.transform = "relu"

@@ -20,8 +20,6 @@ from ncl_jax.training import ema, loop, update
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 RATE, BASE, STEPS = 0.1, 0.7, 3
 
 

@@ -40,7 +40,7 @@ def backbone(tmp_path_factory):
 def fit(backbone, workdir, source, method="ncl", **settings):
   settings = {"views": 2, "epochs": 60} | settings
   return frozen_backbone.train_projector(
-    tiny.config(method), backbone, workdir, source=source, **settings
+    tiny.config(method, "resnet10"), backbone, workdir, source=source, **settings
   )
 
 
@@ -104,7 +104,7 @@ def test_the_same_again(trained, backbone, tmp_path, source):
 def test_settings_that_training_reads_count_here_too(
   backbone, tmp_path, source, monkeypatch
 ):
-  config, asked = tiny.config(), []
+  config, asked = tiny.config(backbone="resnet10"), []
   config.loss.precision, config.eval.threshold = "bfloat16", 2.0
   right = frozen_backbone.losses.nt_xent
 
@@ -152,7 +152,7 @@ def test_refused_before_anything_is_written(
 def test_what_a_projector_alone_does_not_take(
   section, field, value, backbone, tmp_path, source
 ):
-  config = tiny.config()
+  config = tiny.config(backbone="resnet10")
   config[section][field] = value
   with pytest.raises(InputError, match=f"{section}.{field} is {value}: a projector"):
     frozen_backbone.train_projector(config, backbone, tmp_path / "run", source=source)
@@ -163,7 +163,7 @@ def test_other_networks_are_refused(backbone, tmp_path, source):
   state = dict(interop.read(backbone))
   with pytest.raises(InputError, match="channels: 1 in the file, 3 in"):
     fit(backbone, tmp_path / "run", tiny.source(channels=3))
-  config = tiny.config()
+  config = tiny.config(backbone="resnet10")
   config.model.width = 4
   with pytest.raises(
     InputError, match=r"take the file's network: --config.model.width"
@@ -188,7 +188,7 @@ def test_other_networks_are_refused(backbone, tmp_path, source):
   ],
 )
 def test_what_would_be_ignored_is_refused(key, value, backbone, tmp_path, source):
-  config = tiny.config()
+  config = tiny.config(backbone="resnet10")
   config_lib.put(config, key, value)
   with pytest.raises(InputError, match=f"{key} is {value}"):
     frozen_backbone.train_projector(config, backbone, tmp_path / "run", source=source)

@@ -21,8 +21,6 @@ from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 from ncl_jax.training import update as update_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 N, RATE = 16, 0.3
 
 

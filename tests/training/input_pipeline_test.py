@@ -13,8 +13,6 @@ from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 def test_batches_sent_or_taken_on_the_devices_are_the_same():
   config, source = tiny.config(), tiny.source()

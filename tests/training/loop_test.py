@@ -29,8 +29,6 @@ from ncl_jax.training import describe, loop
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 def final_model(config, source, workdir):
   shapes = jax.eval_shape(lambda: state_lib.init_variables(_resolved(config), source))

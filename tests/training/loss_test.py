@@ -118,7 +118,6 @@ def test_refuses_to_learn_from_beyond_the_cap():
     config_lib.validate(config)
 
 
-@pytest.mark.usefixtures("two_blocks")
 def test_a_step_in_tiles_that_learns_its_temperature(monkeypatch):
   force(monkeypatch, "gathered")
   config, source = tiny.config(), tiny.source()

@@ -19,8 +19,6 @@ from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-pytestmark = pytest.mark.usefixtures("two_blocks")
-
 
 def mesh_of(devices):
   return jax.make_mesh(
@@ -168,7 +166,7 @@ def test_a_seed_given_is_a_seed_known(seed, wide):
     )
 
 
-def test_the_first_state_is_that_of_its_seed(quick_to_compile):
+def test_the_first_state_is_that_of_its_seed():
   source = tiny.source()
   config = tiny.config("dino")
   config.seed = 2**32 + 5
