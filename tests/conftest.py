@@ -7,6 +7,8 @@ import pathlib
 # Before jax is imported: a user's accelerator is left alone, TensorFlow keeps quiet.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# A core for each worker: threads of OpenBLAS and OpenMP would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Test programs run for milliseconds, so compilation is their cost: a fifth of the time
 # without optimizations and with XLA's older code generator. Inherited by subprocesses.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
