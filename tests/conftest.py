@@ -41,6 +41,16 @@ def forget_programs():
   gc.collect()
 
 
+@pytest.fixture(scope="module")
+def optimized():
+  """For programs that run longer than they compile."""
+  name = "jax_disable_most_optimizations"
+  before = jax.config.values[name]
+  jax.config.update(name, False)
+  yield
+  jax.config.update(name, before)
+
+
 @pytest.fixture
 def x64():
   """Float64 for one test."""

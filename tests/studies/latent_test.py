@@ -14,6 +14,8 @@ from studies.latent import factorize, fit, measure
 from studies.latent import run as study
 from studies.latent import space as space_lib
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 KINDS = space_lib.KINDS
 
 
@@ -30,7 +32,7 @@ def config():
 
 
 @pytest.fixture(scope="module")
-def found(config):
+def found(config, optimized):
   return study.run(config)
 
 

@@ -14,6 +14,8 @@ from ncl_jax import interop, optimizers
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import update as update_lib
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 TRACE = "train_trace"
 
 
