@@ -7,8 +7,6 @@ import scipy.sparse
 from ncl_jax.encoder import InvertedIndex, NonNegativeEncoder, names
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def planted(items=400, seed=0):
   """Codes [items, 4] and texts: dimension 0 gives "dog" or "cat", 1 mostly "tax"."""

@@ -7,8 +7,6 @@ from ncl_jax.encoder import InvertedIndex, NonNegativeEncoder, nearest, recall
 from ncl_jax.encoder.pursuit import pursue
 from ncl_jax.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def rows(random, n, width):
   x = random.normal(size=(n, width))
@@ -42,7 +40,7 @@ def test_orthogonal_directions_give_the_largest_products():
 
 
 @pytest.fixture(scope="module")
-def searched(quick_to_compile):
+def searched():
   """A fitted encoder, items and queries near a few directions."""
   random = np.random.default_rng(2)
   axes = random.normal(size=(24, 12))
