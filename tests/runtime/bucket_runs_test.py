@@ -51,14 +51,9 @@ def digest(workdir):
 # Trains, and stands still after step 8 when the checkpoint of step 6 is complete.
 TRAIN = """
 import sys, time, jax, tiny
-from ncl_jax import models
 from ncl_jax.runtime import checkpoint, jsonl, lock
 from ncl_jax.training import loop
 
-models.resnet10 = lambda stem, width, dtype: models.ResNet(
-  (1, 1), models.BasicBlock, stem, width, dtype
-)
-jax.config.update("jax_disable_most_optimizations", True)
 lock.LEASE_SECONDS = 4.0
 update = jsonl.Progress.update
 
@@ -74,7 +69,6 @@ loop.train(tiny.config(), sys.argv[1], tiny.source())
 """
 
 
-@pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 def test_a_killed_run_goes_on_bit_for_bit_and_is_evaluated(root, tmp_path):
   folder = paths.absolute(f"{root}/killed")
   config, source = tiny.config(), tiny.source()
@@ -112,7 +106,6 @@ def test_a_killed_run_goes_on_bit_for_bit_and_is_evaluated(root, tmp_path):
   assert found == [jsonl.to_json(expected)] * 2
 
 
-@pytest.mark.usefixtures("quick_to_compile")
 def test_a_comparison_is_read_from_a_download(root, tmp_path):
   import fsspec
 
@@ -179,7 +172,6 @@ def test_two_processes_one_of_which_is_killed_go_on_bit_for_bit(root, tmp_path):
     assert (paths.absolute(work) / file).read_bytes() == expected, file
 
 
-@pytest.mark.usefixtures("two_blocks", "quick_to_compile")
 def test_a_sweep_and_a_reproduction_are_written_there(root, tmp_path):
   data = f"arrays:{tiny.npz(tmp_path / 'tiny.npz')}"
   flags = ["--config=tests/tiny.py:ncl", f"--config.data.source={data}"]
