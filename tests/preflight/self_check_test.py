@@ -23,11 +23,13 @@ from ncl_jax.runtime import checkpoint, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory):
+def whole_run(tmp_path_factory, optimized):
   """One run of all checks: its verdict, its lines, where, and each first step."""
   place = tmp_path_factory.mktemp("machine")
   lines, steps = [], {}
