@@ -62,7 +62,11 @@ def by_position():
   config.data.source, config.data.pair_factors = "dsprites", ("orientation",)
   config.augment.update(crop_scale=(1.0, 1.0), flip=0.0, blur=0.0, jitter=0.0)
   config.model.update(
-    backbone="tiny", width=2, projector_hidden=16, projector_out=8, dtype="float64"
+    backbone="resnet_tiny",
+    width=2,
+    projector_hidden=16,
+    projector_out=8,
+    dtype="float64",
   )
   config.train.batch_size = config.eval.batch_size = 16
   config_lib.set_method(config, "ncl")

@@ -27,8 +27,8 @@ def backbone(stem, width, dtype):
 
 
 # As docs/extending.md registers a backbone, for the tests and the programs they start.
-models.tiny = backbone
-fields.CHOICES["model.backbone"] += ("tiny",)
+models.resnet_tiny = backbone
+fields.CHOICES["model.backbone"] += ("resnet_tiny",)
 
 
 def images(seed, n, size=8, channels=1):
@@ -84,7 +84,7 @@ def get_config(method="ncl"):
   return config(method)
 
 
-def config(method="ncl", backbone="tiny"):
+def config(method="ncl", backbone="resnet_tiny"):
   """Three steps an epoch, four epochs, a network of two channels."""
   c = config_lib.defaults()
   c.name = "tiny"

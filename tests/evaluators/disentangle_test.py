@@ -28,7 +28,7 @@ def source():
 @pytest.fixture(scope="module")
 def config(source):
   c = get("dsprites")
-  c.model.backbone, c.model.width = "tiny", 2
+  c.model.backbone, c.model.width = "resnet_tiny", 2
   c.model.projector_hidden, c.model.projector_out = 16, 8
   c.train.batch_size = 16
   return config_lib.resolve(c, source)

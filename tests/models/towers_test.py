@@ -262,7 +262,7 @@ def test_two_text_towers_learn_and_are_evaluated(tmp_path, monkeypatch):
 
 def test_texts_and_images_have_their_own_towers():
   with pytest.raises(
-    InputError, match="backbone is tiny and words holds texts: .*text"
+    InputError, match="backbone is resnet_tiny and words holds texts: .*text"
   ):
     config_lib.resolve(config(), texts_source())
   with pytest.raises(

@@ -199,7 +199,9 @@ def compare(request, monkeypatch):
   """The comparison as on a CPU, or as on any other device, of a smaller network."""
   config = training.small_config()
   config.data.image_size = 8
-  config.model.update(backbone="tiny", width=4, projector_hidden=16, projector_out=8)
+  config.model.update(
+    backbone="resnet_tiny", width=4, projector_hidden=16, projector_out=8
+  )
   monkeypatch.setattr(
     training, "small_config", lambda: config.copy_and_resolve_references()
   )
