@@ -19,7 +19,7 @@ from ncl_jax.evaluators import disentangle, pairs
 from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.report import explorer
-from ncl_jax.runtime import checkpoint, distributed, lock, sharding
+from ncl_jax.runtime import checkpoint, distributed, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
@@ -127,9 +127,6 @@ def as_float64(x):
 
 if __name__ == "__main__":
   mode = sys.argv.pop(1)
-  if mode == "brief":  # the locks of a process that is killed end soon
-    lock.LEASE_SECONDS = 12.0
-    mode = sys.argv.pop(1)
   if mode == "lazily":  # nothing is small enough to be decoded as a whole
     source_module.IN_MEMORY_BYTES = 0
     mode = sys.argv.pop(1)
