@@ -175,6 +175,7 @@ def of_encoder(encoder, items, queries, active: int) -> Iterator[tuple[str, Sear
     DECODED,
     lambda: decoded.nearest(queries @ directions.T, K),
   )
+  yield PURSUIT, of_pursuit(encoder, items, queries, active)
 
 
 def of_rows(items, queries, directions: np.ndarray, active: int) -> Search:

@@ -210,11 +210,12 @@ def tuned(rows: np.ndarray, flags):
 
 def tables(folder: pathlib.Path) -> list[str]:
   """The lines of the page's tables, of the data in a folder."""
-  from studies.codes import names  # it imports this module
+  from studies.codes import curves, names  # these import this module
 
   lines: list[str] = []
   for study, file in (
     (shown, "glosses"),
+    (curves.shown, "curves"),
     (names.shown, "names"),
   ):
     lines += [*study(json.loads((folder / f"{file}.json").read_text())), ""]
