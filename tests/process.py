@@ -19,7 +19,7 @@ from ncl_jax.evaluators import disentangle, pairs
 from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.report import explorer
-from ncl_jax.runtime import checkpoint, distributed, sharding
+from ncl_jax.runtime import checkpoint, distributed, lock, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
@@ -132,6 +132,9 @@ if __name__ == "__main__":
     mode = sys.argv.pop(1)
   if mode == "interleaved":  # as `jax.make_mesh` lays out most slices of a TPU
     sharding.make_mesh = interleaved
+    mode = sys.argv.pop(1)
+  if mode == "brief":  # the lock of a process that was killed is soon free
+    lock.LEASE_SECONDS = 4.0
     mode = sys.argv.pop(1)
   if mode == "held":  # this process's first save lasts until a file FOLDER/go appears
     hold_open(pathlib.Path(sys.argv.pop(1)))

@@ -4,14 +4,17 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import emulated
 import jax
 import pytest
 import tiny
 from compile_cache_test import compile_in
+from processes import finish, start
 from programs import call
 
 from ncl_jax.errors import InputError
@@ -101,6 +104,38 @@ def test_a_killed_run_goes_on_bit_for_bit_and_is_evaluated(root, tmp_path):
   execute.run(knn.evaluate, str(folder), source=source)
   found = jsonl.read(folder / "eval" / "knn.jsonl")
   assert found == [jsonl.to_json(expected)] * 2
+
+
+def test_two_processes_one_of_which_is_killed_go_on_bit_for_bit(root, tmp_path):
+  data = tiny.npz(tmp_path / "tiny.npz")
+  whole, work = str(tmp_path / "whole"), f"{root}/two"
+
+  def train(workdir):
+    command = ("brief", "launch.train", "--config=tests/tiny.py:ncl")
+    command += (f"--config.data.source=arrays:{data}", f"--workdir={workdir}")
+    command += ("--config.train.epochs=6", "--config.train.checkpoint_every_epochs=1")
+    return start(tmp_path, command, command)
+
+  assert [code for code, _, _ in finish(train(whole), timeout=600)] == [0, 0]
+  running = train(work)
+  try:
+    while not checkpoint.steps(work):
+      assert all(process.poll() is None for process in running), finish(running)
+      time.sleep(0.2)
+    running[1].kill()
+    (first, _, _), (second, _, _) = finish(running, timeout=600)
+  finally:
+    for process in running:
+      process.kill()
+  assert first not in (0, None) and second == -signal.SIGKILL
+  assert 0 < max(checkpoint.steps(work)) < 18
+  ended = finish(train(work), timeout=600)
+  assert [code for code, _, _ in ended] == [0, 0], ended
+  assert "resuming at step" in ended[0][2]
+  assert digest(work) == digest(whole) and digest(work)[1] == 18
+  for file in ("metrics.jsonl", "config.json", "data.json"):
+    expected = (pathlib.Path(whole) / file).read_bytes()
+    assert (paths.absolute(work) / file).read_bytes() == expected, file
 
 
 def test_a_comparison_is_read_from_a_download(root, tmp_path):
