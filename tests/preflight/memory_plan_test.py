@@ -190,6 +190,21 @@ CASES = {
 }
 
 
+def page_of(*flags):
+  """What `launch.plan` prints for a TPU, compiled as it would be for a run."""
+  for_tests = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")
+  environment = {k: v for k, v in os.environ.items() if k not in for_tests}
+  done = subprocess.run(
+    [sys.executable, "-m", "launch.plan", *flags],
+    env=environment | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
+    capture_output=True,
+    text=True,
+    timeout=3600,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 LIMITS = {"resnet18-32px": 1.6, "resnet18-32px-remat": 1.2}  # MiB a view
 
 
@@ -198,27 +213,12 @@ LIMITS = {"resnet18-32px": 1.6, "resnet18-32px-remat": 1.2}  # MiB a view
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x8", "v4:2x2x2", "v4:2x4x4"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_step_fits_on_a_tpu(case, topology):
-  command = [
-    sys.executable,
-    "-m",
-    "launch.plan",
-    *CASES[case],
-    "--batch=4096",
-    "--nocode",
-  ]
-  done = subprocess.run(
-    [*command, f"--topology={topology}"],
-    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
-    capture_output=True,
-    text=True,
-    timeout=3600,
-  )
-  assert done.returncode == 0, done.stderr
-  print(done.stdout)
-  assert "\nfits\n" in done.stdout
-  assert "all-to-all" not in done.stdout and "reduce-scatter" not in done.stdout
+  page = page_of(*CASES[case], "--batch=4096", "--nocode", f"--topology={topology}")
+  print(page)
+  assert "\nfits\n" in page
+  assert "all-to-all" not in page and "reduce-scatter" not in page
   if case in LIMITS:
-    a_view = float(done.stdout.split("temporary (")[1].split(" a view")[0])
+    a_view = float(page.split("temporary (")[1].split(" a view")[0])
     assert a_view <= LIMITS[case]
 
 
@@ -227,17 +227,9 @@ def test_the_step_fits_on_a_tpu(case, topology):
 @pytest.mark.parametrize(("keep", "gigabytes"), [("all", 71.1), ("convolutions", 79.7)])
 def test_traffic_of_a_resnet50_stays_as_it_is(keep, gigabytes):
   """Of main memory, on each of 32 v5e chips; docs/scaling.md has the same numbers."""
-  command = [sys.executable, "-m", "launch.plan", "--config=configs/imagenet100.py:ncl"]
-  command += ["--config.model.backbone=resnet50", f"--config.model.keep={keep}"]
-  done = subprocess.run(
-    [*command, "--batch=4096", "--topology=v5e:4x8", "--nocode"],
-    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
-    capture_output=True,
-    text=True,
-    timeout=3600,
-  )
-  assert done.returncode == 0, done.stderr
-  (found,) = re.findall(r"a step on a device: ([\d.]+) GB", done.stdout)
+  flags = ["--config=configs/imagenet100.py:ncl", "--config.model.backbone=resnet50"]
+  flags += [f"--config.model.keep={keep}", "--batch=4096", "--topology=v5e:4x8"]
+  (found,) = re.findall(r"a step on a device: ([\d.]+) GB", page_of(*flags, "--nocode"))
   assert float(found) == pytest.approx(gigabytes, rel=0.03)
 
 
@@ -259,19 +251,16 @@ def test_memory_is_read_from_the_compilers_account():
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
 def test_a_tpu_without_a_tpu():
   """With machine code and without: the same memory but the program's."""
-  command = [sys.executable, "-m", "launch.plan", "--config=tests/tiny.py:ncl"]
-  command += ["--topology=v5e:2x4", "--data_shape=48,8,8,1,2"]
+  flags = (
+    "--config=tests/tiny.py:ncl",
+    "--topology=v5e:2x4",
+    "--data_shape=48,8,8,1,2",
+  )
   pages = []
   for more in ([], ["--nocode"]):
-    done = subprocess.run(
-      [*command, *more],
-      env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
-      capture_output=True,
-      text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "8 x TPU v5 lite, batch 16" in done.stdout and "\nfits\n" in done.stdout
-    pages.append(done.stdout.splitlines())
+    page = page_of(*flags, *more)
+    assert "8 x TPU v5 lite, batch 16" in page and "\nfits\n" in page
+    pages.append(page.splitlines())
   (with_code,), (without,) = ([x for x in p if "temporary" in x] for p in pages)
   assert with_code == without and float(without.split()[-1]) > 1
   assert [sum(x.startswith("  program ") for x in page) for page in pages] == [1, 0]
@@ -280,16 +269,9 @@ def test_a_tpu_without_a_tpu():
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu")
 def test_two_slices_without_a_tpu():
   """Everything that devices exchange also crosses the network, and nothing else."""
-  command = [sys.executable, "-m", "launch.plan", "--config=tests/tiny.py:ncl"]
-  command += ["--topology=v5e:2x2", "--slices=2", "--data_shape=48,8,8,1,2"]
-  done = subprocess.run(
-    [*command, "--nocode"],
-    env=os.environ | {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  assert "8 x TPU v5 lite in 2 slices, batch 16" in done.stdout
-  (count,) = re.findall(r"slices, MiB.*\n .*all-reduce +[\d.]+ in (\d+)", done.stdout)
-  # Mean and variance of a ResNet-10's 12 layers, forward and backward.
-  assert int(count) >= 2 * 12
+  flags = ("--config=tests/tiny.py:ncl", "--topology=v5e:2x2", "--slices=2")
+  page = page_of(*flags, "--data_shape=48,8,8,1,2", "--nocode")
+  assert "8 x TPU v5 lite in 2 slices, batch 16" in page
+  (count,) = re.findall(r"slices, MiB.*\n .*all-reduce +[\d.]+ in (\d+)", page)
+  # Mean and variance of the network's 6 BatchNorms, forward and backward.
+  assert int(count) >= 2 * 6
