@@ -18,9 +18,10 @@ from ncl_jax import checks
 from ncl_jax.encoder import coding, given, training
 from ncl_jax.encoder.autoencoder import Autoencoder
 from ncl_jax.encoder.exchange import Exchange
+from ncl_jax.encoder.incremental import Incremental
 from ncl_jax.encoder.names import Named
 from ncl_jax.encoder.pursuit import Pursuit
-from ncl_jax.encoder.scaling import measured
+from ncl_jax.encoder.scaling import Scaling, measured
 from ncl_jax.errors import InputError
 
 
@@ -28,6 +29,7 @@ class NonNegativeEncoder(
   Named,
   Pursuit,
   Exchange,
+  Incremental,
   ClassNamePrefixFeaturesOutMixin,
   TransformerMixin,
   BaseEstimator,
@@ -69,9 +71,10 @@ class NonNegativeEncoder(
     random_state: of initialisation, order and views; a number makes fitting repeatable.
 
   Attributes:
-    loss_curve_: [epochs] mean loss of each epoch.
-    expected_activation_: [D] mean of each column over the training data, descending.
-    explained_variance_: share of the training data's variance that decoded codes
+    loss_curve_: [epochs] mean loss of each epoch, and of each call of `partial_fit`.
+    expected_activation_: [D] mean of each column over the training data, descending;
+      after `partial_fit`, over the rows of the last call, and not sorted.
+    explained_variance_: share of the variance of the same rows that decoded codes
       explain; at most 1. Not of "contrastive".
     names_: of the dimensions, after `name_dimensions`; see `names.Names`.
     n_features_in_: E.
@@ -137,25 +140,13 @@ class NonNegativeEncoder(
       FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
         names the step. The encoder is then not fitted.
     """
-    for name in ("scaling_", "names_"):  # not fitted until training has succeeded
+    # Not fitted until training has succeeded.
+    for name in ("scaling_", "names_", "_progress"):
       self.__dict__.pop(name, None)
-    given.check(self)
-    X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-    if (pairs is None) != (self.positives != "pairs"):
-      what = "no pairs are" if pairs is None else "pairs are"
-      raise InputError(f"positives = {self.positives!r} and {what} given")
-    parts = [X]
-    if pairs is not None:
-      parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
-      if parts[1].shape != X.shape:
-        raise InputError(
-          f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
-        )
-    scaling = measured(parts)
-    given.warn_of_outliers(scaling)
-    labels = given.numbered(y, len(X)) if self.positives == "labels" else None
-    self._train(training.Data(parts, scaling, labels))
-    self.scaling_ = scaling
+    data = self._data(X, y, pairs)
+    given.warn_of_outliers(data.scaling)
+    self._train(data)
+    self.scaling_ = data.scaling
     if self.epochs:
       given.warn_of_dead(self.expected_activation_)
     return self
@@ -206,12 +197,12 @@ class NonNegativeEncoder(
   def shorten(self, n_dims: int) -> Self:
     """A copy with only the `n_dims` columns of highest expected activation.
 
-    Nothing is trained. They are the first columns, so stored codes can be shortened by
-    taking these and scaling rows to unit length. With `n_active`, a newly computed code
-    may also use columns that were not among the largest of all D.
+    Nothing is trained. After `fit` they are the first columns, so stored codes can be
+    shortened by taking these and scaling rows to unit length. With `n_active`, a newly
+    computed code may also use columns that were not among the largest of all D.
 
     Raises:
-      InputError: `n_dims` is not in 1..D, or columns are not sorted.
+      InputError: `n_dims` is not in 1..D, or the expected activation is unknown.
 
     Source: Wang et al. 2024 (arXiv:2403.12459), Section 5.3.
     """
@@ -223,8 +214,9 @@ class NonNegativeEncoder(
         "activation: only one that was fitted here can be shortened"
       )
     short = copy.deepcopy(self).set_params(n_components=n_dims)
-    short._keep(np.arange(n_dims))
-    vars(short).pop("explained_variance_", None)  # was of all dimensions
+    short._keep(np.argsort(-self.expected_activation_, kind="stable")[:n_dims])
+    for name in ("explained_variance_", "_progress"):  # were of all dimensions
+      vars(short).pop(name, None)
     return short
 
   def __sklearn_is_fitted__(self) -> bool:
@@ -254,10 +246,33 @@ class NonNegativeEncoder(
     transform = "rep_relu" if self.objective == "contrastive" else "relu"
     return Autoencoder(out, int(self.n_active), transform, bool(self.tied))
 
-  def _train(self, data: training.Data) -> None:
-    rows = len(data.parts[0])
-    size = min(int(self.batch_size), rows)
-    recipe = training.Recipe(
+  def _data(
+    self, X: Any, y: Any, pairs: Any, scaling: Scaling | None = None
+  ) -> training.Data:
+    """Checks settings and rows; measures the scaling of the rows unless it is given."""
+    given.check(self)
+    X = validate_data(
+      self,
+      X,
+      dtype=(np.float64, np.float32),
+      ensure_min_samples=2,
+      reset=scaling is None,
+    )
+    if (pairs is None) != (self.positives != "pairs"):
+      what = "no pairs are" if pairs is None else "pairs are"
+      raise InputError(f"positives = {self.positives!r} and {what} given")
+    parts = [X]
+    if pairs is not None:
+      parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
+      if parts[1].shape != X.shape:
+        raise InputError(
+          f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
+        )
+    labels = given.numbered(y, len(X)) if self.positives == "labels" else None
+    return training.Data(parts, scaling or measured(parts), labels)
+
+  def _recipe(self, steps: int | None) -> training.Recipe:
+    return training.Recipe(
       network=self._network(int(self.n_components)),
       objective=self.objective,
       beta=float(self.beta),
@@ -267,27 +282,34 @@ class NonNegativeEncoder(
       dropout=float(self.dropout),
       learning_rate=float(self.learning_rate),
       weight_decay=float(self.weight_decay),
-      steps=math.prod(training.divided(rows, size)) * self.epochs,
+      steps=steps,
       labelled=self.positives == "labels",
     )
+
+  def _seed(self) -> int:
+    return check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+
+  def _train(self, data: training.Data) -> None:
+    rows = len(data.parts[0])
+    size = min(int(self.batch_size), rows)
     self.params_, self.loss_curve_ = training.train(
       data,
-      recipe,
+      self._recipe(math.prod(training.divided(rows, size)) * self.epochs),
       epochs=int(self.epochs),
       batch_size=size,
-      seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
+      seed=self._seed(),
     )
     self._measure(data)
+    self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 
   def _measure(self, data: training.Data) -> None:
-    """Sorts columns by activation, and compares decoded codes with the embeddings."""
+    """Measures columns' activation, and how well decoded codes explain embeddings."""
     found = coding.measured(
       self.params_, self._network(self._n_features_out), data.scaling, data.parts[0]
     )
     self.expected_activation_, explained = found
     if self.objective != "contrastive":
       self.explained_variance_ = explained
-    self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 
   def _keep(self, columns: np.ndarray) -> None:
     """Keeps only these dimensions, in this order."""

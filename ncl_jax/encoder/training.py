@@ -25,8 +25,8 @@ OBJECTIVES = ("csr", "contrastive", "reconstruction")
 class Recipe:
   """The settings of training; hashable, for static arguments.
 
-  They are explained in `NonNegativeEncoder`. `steps` is the number of updates;
-  `labelled` makes rows with the same label positives.
+  They are explained in `NonNegativeEncoder`. `steps` is the number of updates, None if
+  the end is unknown; `labelled` makes rows with the same label positives.
   """
 
   network: autoencoder.Autoencoder
@@ -38,12 +38,17 @@ class Recipe:
   dropout: float
   learning_rate: float
   weight_decay: float
-  steps: int
+  steps: int | None
   labelled: bool
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
-    """AdamW with warm-up over a tenth of the steps, then cosine decay to 0."""
+    """AdamW with warm-up over a tenth of the steps, then cosine decay to 0.
+
+    The rate is constant if the number of steps is unknown.
+    """
+    if self.steps is None:
+      return optimizers.adamw(self.learning_rate, weight_decay=self.weight_decay)
     schedule = optimizers.warmup_cosine(
       self.learning_rate,
       warmup_steps=self.steps // 10,
@@ -51,6 +56,11 @@ class Recipe:
       start=0.0,
     )
     return optimizers.adamw(schedule, weight_decay=self.weight_decay)
+
+  @property
+  def views(self) -> int:
+    """Views of a row: 1 where both are the row itself."""
+    return 2 if self.noise or self.dropout else 1
 
 
 def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
@@ -223,13 +233,12 @@ def train(
   count = len(data.parts[0])
   calls, steps = divided(count, batch_size)
   state = start(keys[0], jnp.asarray(data.scaling.deviation > 0), recipe)
-  views = 2 if recipe.noise or recipe.dropout else 1
   curve, done = [], 0
   for number in range(epochs):
     order = np.random.default_rng([seed, number]).permutation(count)
     seen = []
     for rows in order[: calls * steps * batch_size].reshape(calls, steps, batch_size):
-      batches = data.batches(rows, views)
+      batches = data.batches(rows, recipe.views)
       state, values, faults = updates(state, keys[1], jnp.int32(done), batches, recipe)
       done += steps
       divergence.check(np.asarray(faults), done)
