@@ -24,6 +24,9 @@ class Exchange:
   def save(self, path: str | pathlib.Path) -> None:
     """Writes tensors and settings to a new file NAME.safetensors.
 
+    After `partial_fit` the file also holds the optimizer's state, twice as many numbers
+    again, so that `partial_fit` on the loaded encoder continues exactly.
+
     Raises:
       InputError: if the file exists already or has another ending.
     """

@@ -9,6 +9,7 @@ import safetensors
 from flax import traverse_util
 
 from ncl_jax import interop
+from ncl_jax.encoder.incremental import Progress
 from ncl_jax.encoder.names import Names
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
@@ -22,6 +23,8 @@ _ARRAYS = ("loss_curve_", "expected_activation_", "explained_variance_")
 
 def save(encoder: Any, path: str | pathlib.Path) -> None:
   """Writes a fitted encoder to a new file NAME.safetensors, completely or not at all.
+
+  After `partial_fit` the file also holds the optimizer's state.
 
   Raises:
     InputError: if the file exists already or has another ending.
@@ -46,6 +49,8 @@ def save(encoder: Any, path: str | pathlib.Path) -> None:
   tensors |= {f"network.{name}": tensor for name, tensor in encoder.params_.items()}
   if hasattr(encoder, "names_"):
     tensors |= {f"names.{x}": getattr(encoder.names_, x) for x in ("score", "chance")}
+  if hasattr(encoder, "_progress"):
+    tensors |= encoder._progress.tensors()
   content = interop.tensors_to_bytes(tensors, header)
   interop.publish(path, lambda file: file.write(content))
 
@@ -72,6 +77,8 @@ def load(kind: Any, path: str | pathlib.Path) -> Any:
       setattr(encoder, name, tensors.pop(name)[()])
   tree = traverse_util.unflatten_dict(tensors, sep=".")
   encoder.scaling_, encoder.params_ = Scaling(**tree["scaling"]), tree["network"]
+  if "progress" in tree:
+    encoder._progress = Progress.of(tree["progress"])
   encoder.n_features_in_ = len(encoder.scaling_.mean)
   if "dimensions" in header:
     words = tuple(map(tuple, json.loads(header["dimensions"])))

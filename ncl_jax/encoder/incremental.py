@@ -32,6 +32,22 @@ class Progress:
   done: np.ndarray
   seed: np.ndarray
 
+  def tensors(self) -> dict[str, np.ndarray]:
+    """The content, by the names that it has in a file."""
+    # As floats, exactly: a file may hold whole numbers only without axes.
+    named = vars(self) | {"silent": np.float64(self.silent)}
+    leaves = {str(n): np.asarray(leaf) for n, leaf in enumerate(named.pop("moments"))}
+    named |= {f"moments.{n}": leaf for n, leaf in leaves.items()}
+    return {f"progress.{name}": tensor for name, tensor in named.items()}
+
+  @classmethod
+  def of(cls, found: dict[str, Any]) -> Self:
+    """From a file's part "progress", in which "moments" is a dictionary."""
+    leaves = found["moments"]
+    moments = tuple(leaves[str(n)] for n in range(len(leaves)))
+    silent = found["silent"].astype(np.int32)
+    return cls(moments, silent, found["done"], found["seed"])
+
 
 def begin(
   seed: int, live: np.ndarray, recipe: training.Recipe

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from ncl_jax.encoder import NonNegativeEncoder
 from ncl_jax.errors import InputError
@@ -150,3 +151,35 @@ def test_what_does_not_continue_is_refused(x, chunks):
   with pytest.raises(FloatingPointError, match="step 3: the loss"):
     far.partial_fit(x * 1e30)
   np.testing.assert_array_equal(far.transform(x), codes)
+
+
+@pytest.mark.parametrize("settings", [{}, {"tied": False, "noise": 0.1}])
+def test_a_saved_encoder_continues_exactly(tmp_path, x, settings):
+  """Also without a seed in the settings: the file has the one that was drawn."""
+  made = NonNegativeEncoder(12, **SETTINGS | {"random_state": None} | settings)
+  made.partial_fit(x[: 2 * B]).save(tmp_path / "half.safetensors")
+  again = NonNegativeEncoder.load(tmp_path / "half.safetensors")
+  np.testing.assert_array_equal(again.transform(x), made.transform(x))
+  for encoder in (made, again):
+    encoder.partial_fit(x[2 * B :])
+  assert_same(again, made, x)
+  np.testing.assert_array_equal(again.loss_curve_, made.loss_curve_)
+  for mine, other in zip(
+    again._progress.tensors().items(), made._progress.tensors().items(), strict=True
+  ):
+    assert mine[0] == other[0] and mine[1].dtype == other[1].dtype
+    np.testing.assert_array_equal(mine[1], other[1])
+
+
+def test_only_partial_fit_adds_the_optimizer_to_a_file(tmp_path, x):
+  made = NonNegativeEncoder(12, epochs=1, **SETTINGS).fit(x)
+  made.save(tmp_path / "fit.safetensors")
+  made.partial_fit(x).save(tmp_path / "more.safetensors")
+  fit, more = (
+    safetensors.numpy.load_file(tmp_path / f"{name}.safetensors")
+    for name in ("fit", "more")
+  )
+  assert not [name for name in fit if name.startswith("progress")]
+  moments = sum(x.size for name, x in more.items() if "moments" in name)
+  weights = sum(x.size for name, x in more.items() if "network" in name)
+  assert moments == 2 * weights + 1  # two of each, and Adam's count
