@@ -432,8 +432,18 @@ def tables(folder: pathlib.Path) -> list[str]:
         f"{100 * row['neighbours']:.1f}",
       ]
     lines.append(f"| {' + '.join(names) or 'base'} | " + " | ".join(cells) + " |")
+  made = ["\n".join(lines), found(searched)]
   rows = jsonl.read(folder / "scores.jsonl")
-  return ["\n".join(lines), scored(rows), verdict(rows)]
+  return [*made, scored(rows), verdict(rows)] if rows else made
+
+
+def found(searched: list[dict[str, Any]]) -> str:
+  """Both best rows of the search, in a sentence."""
+  named = {}
+  for method in BASE:
+    row = max((row for row in searched if row["method"] == method), key=value)
+    named[method] = f"{100 * value(row):.1f} % ({' + '.join(row['ideas']) or 'base'})"
+  return f"Best on held-out images: NCL {named['ncl']}, post hoc {named['cl']}."
 
 
 SCORED = {

@@ -179,6 +179,7 @@ def whole_views(images, key=KEY):
   return np.array(two_views(key, images, config=WHOLE))
 
 
+@pytest.mark.usefixtures("optimized")
 def test_views_are_the_same_for_any_number_of_devices():
   images = random_images(16, 12, 10, 3)
   one = whole_views(images)

@@ -170,6 +170,7 @@ def test_finetuning_and_the_probe_by_sgd(tmp_path, rate, is_frozen):
 
 def test_a_projector_on_a_backbone(tmp_path, rate):
   source, config = tiny.source(train=32), config_of(epochs=1)
+  config.model.backbone = "resnet10"  # the file's, as read from its weights
   backbone = tmp_path / "backbone"
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
@@ -178,7 +179,12 @@ def test_a_projector_on_a_backbone(tmp_path, rate):
     loop.train(config, backbone, source)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: a parameter is not"):
     frozen_backbone.train_projector(
-      tiny.config(), backbone, tmp_path / "new", views=2, epochs=4, source=source
+      tiny.config(backbone="resnet10"),
+      backbone,
+      tmp_path / "new",
+      views=2,
+      epochs=4,
+      source=source,
     )
   assert not checkpoint.steps(tmp_path / "new")
   rows = jsonl.read(tmp_path / "new" / "metrics.jsonl")
@@ -210,7 +216,7 @@ def test_codes_of_embeddings_beyond_float32_are_refused():
 def test_features_of_a_sample_space(rate, loss):
   samples = space.make("one_hot", 3, 3)
   with pytest.raises(FloatingPointError, match=f"^step {BAD}: "):
-    fit.fit(samples, loss=loss, transform="relu", width=3, seeds=2, steps=7)
+    fit.fit(samples, fit.Model(loss, "relu", width=3), seeds=2, steps=7)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

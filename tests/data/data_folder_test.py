@@ -164,7 +164,7 @@ def test_hidden_and_foreign_things_are_left_out(tmp_path, log):
   assert sum(map(len, source.splits.values())) == 6
   assert_labels_match_colours(source)
   assert "no images to use in c" in log.text
-  assert "1 images beside the class folders left out" in log.text
+  assert "1 images outside the class folders left out" in log.text
 
 
 @pytest.mark.parametrize("run", ["run/config.json", "comparison/cl/0/config.json"])

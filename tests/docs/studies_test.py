@@ -18,6 +18,7 @@ PROGRAMS = sorted(
 # Every folder with the data of a study's tables; a study may have several.
 DATA = [
   *(
+    "better_axes/data",
     "cifar10/data",
     "frozen/data",
     "fashion/data",

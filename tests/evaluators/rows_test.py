@@ -1,7 +1,5 @@
 """Every row that an evaluator declares leads to a number of its result."""
 
-import types
-
 import evaluators_pairs_test as two_towers
 import numpy as np
 import pytest
@@ -54,7 +52,7 @@ def quick(run, monkeypatch):
     }
     labels = run.extract("test").labels
     params = {k: v for k, v in run.variables["params"].items() if k != "probe"}
-    return types.SimpleNamespace(
+    return supervised.Trained(
       variables=run.variables | {"params": params},
       heads=heads,
       labels=labels,

@@ -39,6 +39,7 @@ def test_batches_sent_or_taken_on_the_devices_are_the_same():
     f.close()
 
 
+@pytest.mark.usefixtures("optimized")
 def test_many_steps_a_call_are_as_many_calls_bit_for_bit(tmp_path):
   source = tiny.source()
   rows, models = [], []
