@@ -131,7 +131,7 @@ def main() -> None:
         Asked(loaded(h / "test"), scores.Labels(train[rows], test, k)),
         out,
       )
-      print("\n\n".join(tables(out / "data")))
+      print("\n".join(tables(out / "data")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -432,9 +432,9 @@ def tables(folder: pathlib.Path) -> list[str]:
         f"{100 * row['neighbours']:.1f}",
       ]
     lines.append(f"| {' + '.join(names) or 'base'} | " + " | ".join(cells) + " |")
-  made = ["\n".join(lines), found(searched)]
+  made = ["\n".join(lines), "", found(searched)]
   rows = jsonl.read(folder / "scores.jsonl")
-  return [*made, scored(rows), verdict(rows)] if rows else made
+  return [*made, "", scored(rows), "", verdict(rows)] if rows else made
 
 
 def found(searched: list[dict[str, Any]]) -> str:
