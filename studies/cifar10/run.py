@@ -20,8 +20,8 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from configs import cifar10_small
 from ncl_jax import metrics
+from ncl_jax.config import recipes
 from ncl_jax.data.source import Source
 from ncl_jax.data.subset import stratified, take
 from ncl_jax.evaluators.run import LAYERS, Run, open_run
@@ -31,50 +31,77 @@ from ncl_jax.training import workdir as workdir_lib
 
 METHODS = ("cl", "ncl")
 RATES = (0.2, 0.4, 0.8)
-SEEDS = (11, 12, 13, 14, 15)
 TUNING_SEED = 100
 TUNING_EPOCHS = 4
-EPOCHS = 12
 WIDTH = 8  # of the backbone's first stage
 HELD_OUT = 0.1  # of the training images, for choosing the learning rate
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The runs of a study.
+
+  Attributes:
+    recipe: name of a config file.
+    seeds: of the runs that count, one of each method.
+    epochs: of these runs.
+    rates: learning rate of each method; None chooses them on held-out images.
+    kept_every: epochs between the checkpoints that stay; 0 keeps the newest two.
+  """
+
+  recipe: str
+  seeds: tuple[int, ...]
+  epochs: int
+  rates: dict[str, float] | None = None
+  kept_every: int = 0
+
+  def settings(self, method: str, source: str) -> ConfigDict:
+    """The config file's settings with the data's source."""
+    config = recipes.load(self.recipe, method)
+    config.data.source = source
+    config.model.width = WIDTH
+    return config
+
+
+# Found for each method on CIFAR-10's held-out images.
+CHOSEN = {"cl": 0.2, "ncl": 0.4}
+PLAN = Plan("cifar10_small", (11, 12, 13, 14, 15), 12)
+
+
 def main() -> None:
   """Tunes, then trains."""
+  run(PLAN, __doc__)
+
+
+def run(plan: Plan, description: str | None) -> None:
+  """The command of a study: tunes, then trains."""
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--source", default="tfds:cifar10", help="CIFAR-10")
+  parser.add_argument("--source", required=True, help="the data, FORM:PATH")
   parser.add_argument("--out", required=True, help="folder for all runs")
   flags = parser.parse_args()
   logging.set_verbosity(logging.INFO)
   compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
   (out / "data").mkdir(parents=True, exist_ok=True)
-  config = settings("cl", flags.source)
-  source = workdir_lib.load_source(config)
+  source = workdir_lib.load_source(plan.settings("cl", flags.source))
   # Whatever goes wrong below, nothing can look at a test image.
   split = source.split("train")
   held_out = stratified(split.labels, round(HELD_OUT * len(split)))
   kept = np.setdiff1d(np.arange(len(split)), held_out)
   tuning = of_splits(source, take(split, kept), take(split, held_out))
-  for rate in RATES:
-    for method in METHODS:
-      tune(method, rate, tuning, out, flags.source)
-  chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
+  chosen = plan.rates
+  if chosen is None:
+    for rate in RATES:
+      for method in METHODS:
+        tune(plan, method, rate, tuning, out, flags.source)
+    chosen = best(jsonl.read(out / "data" / "tuning.jsonl"))
   whole = of_splits(source, split, take(split, held_out))
-  for seed in SEEDS:
+  for seed in plan.seeds:
     for method in METHODS:
-      fit(method, chosen[method], seed, whole, out, flags.source)
+      fit(plan, method, chosen[method], seed, whole, out, flags.source)
   print("all runs are finished", flush=True)
-
-
-def settings(method: str, source: str) -> ConfigDict:
-  """The config file's settings with the data's source."""
-  config = cifar10_small.get_config(method)
-  config.data.source = source
-  config.model.width = WIDTH
-  return config
 
 
 def of_splits(source: Source, training, test) -> Source:
@@ -82,13 +109,13 @@ def of_splits(source: Source, training, test) -> Source:
   return dataclasses.replace(source, splits={"train": training, "test": test})
 
 
-def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str):
+def tune(plan: Plan, method: str, rate: float, source: Source, out, name: str):
   """Trains at a learning rate and scores it on the held-out training images."""
   file = out / "data" / "tuning.jsonl"
   key = {"method": method, "rate": rate, "seed": TUNING_SEED}
   if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
     return
-  config = settings(method, name)
+  config = plan.settings(method, name)
   config.seed = TUNING_SEED
   config.optimizer.learning_rate = rate
   config.train.epochs = TUNING_EPOCHS
@@ -107,17 +134,21 @@ def tune(method: str, rate: float, source: Source, out: pathlib.Path, name: str)
   jsonl.append(file, row | about(begun))
 
 
-def fit(method, rate, seed, source: Source, out: pathlib.Path, name: str) -> None:
+def fit(plan: Plan, method, rate, seed, source: Source, out, name: str) -> None:
   """Trains one of the runs that the verdicts are about; scores nothing."""
   file = out / "data" / "runs.jsonl"
   key = {"method": method, "rate": rate, "seed": seed}
   if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
     return
-  config = settings(method, name)
+  config = plan.settings(method, name)
   config.seed = seed
   config.optimizer.learning_rate = rate
-  config.train.epochs = EPOCHS
-  config.optimizer.warmup_epochs = 0.1 * EPOCHS
+  config.train.epochs = plan.epochs
+  config.optimizer.warmup_epochs = 0.1 * plan.epochs
+  if plan.kept_every:
+    config.train.checkpoint_every_epochs = plan.kept_every
+    config.train.checkpoint_every_minutes = 0.0
+    config.train.keep_checkpoints = plan.epochs // plan.kept_every
   begun = time.monotonic()
   path = out / f"seed{seed}" / method
   row: dict[str, Any] = dict(key)

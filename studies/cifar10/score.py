@@ -15,38 +15,50 @@ import numpy as np
 from absl import logging
 
 from ncl_jax import metrics
+from ncl_jax.data.source import Source
 from ncl_jax.evaluators import logistic_regression
 from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import baseline_features
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import workdir as workdir_lib
 from studies import scores
-from studies.cifar10.run import METHODS, SEEDS, settings
+from studies.cifar10.run import METHODS, PLAN, Plan
 
 GATE = 0.05  # by which CL's h must beat pixels
 
 
 def main() -> None:
-  """Scores all seeds."""
+  """Scores all seeds and prints the tables."""
+  parser = arguments(__doc__)
+  _, out = score(PLAN, parser, parser.parse_args())
+  print("\n".join(tables(out / "data")))
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+  """The flags of a study's scoring."""
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--source", default="tfds:cifar10", help="CIFAR-10")
+  parser.add_argument("--source", required=True, help="the data, FORM:PATH")
   parser.add_argument("--out", required=True, help="folder that run.py wrote")
-  flags = parser.parse_args()
+  return parser
+
+
+def score(plan: Plan, parser, flags) -> tuple[Source, pathlib.Path]:
+  """Scores all seeds; returns the data and the absolute folder."""
   logging.set_verbosity(logging.WARNING)
   compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
   finished = {(r["method"], r["seed"]) for r in jsonl.read(out / "data" / "runs.jsonl")}
-  missing = [f"{m} {s}" for s in SEEDS for m in METHODS if (m, s) not in finished]
+  missing = [f"{m} {s}" for s in plan.seeds for m in METHODS if (m, s) not in finished]
   if missing:
     parser.error(f"runs that are not finished: {', '.join(missing)}. Repeat run.py")
-  source = workdir_lib.load_source(settings("cl", flags.source))
+  source = workdir_lib.load_source(plan.settings("cl", flags.source))
   rows: list[dict[str, Any]] = []
   kept: dict[str, list[scores.Features]] = {method: [] for method in METHODS}
   accuracy: dict[str, list[float]] = {}
   labels = None
-  for seed in SEEDS:
+  for seed in plan.seeds:
     of = {}
     for method in METHODS:
       run = open_run(out / f"seed{seed}" / method, source=source)
@@ -65,12 +77,12 @@ def main() -> None:
     for split in ("train", "test")
   ]
   document = {
-    "alignment": {m: scores.alignment(f, list(SEEDS)) for m, f in kept.items()},
+    "alignment": {m: scores.alignment(f, list(plan.seeds)) for m, f in kept.items()},
     "accuracy": accuracy,
     "pixels": neighbours(pixels[0].h, pixels[1].h, labels),
   }
   (out / "data" / "scores.json").write_text(json.dumps(document, indent=1) + "\n")
-  print("\n".join(tables(out / "data")))
+  return source, out
 
 
 def both(run: Run):
