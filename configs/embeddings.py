@@ -3,7 +3,7 @@
 Not for training on images. The fields are explained in `NonNegativeEncoder`.
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 
 def get_config() -> ConfigDict:
@@ -22,6 +22,8 @@ def get_config() -> ConfigDict:
   config.dropout = 0.0
   config.normalize = True
   config.epochs = 10
+  # Epochs without a higher held-out recall after which training ends.
+  config.n_iter_no_change = config_dict.placeholder(int)
   config.batch_size = 256
   config.learning_rate = 1e-2
   config.weight_decay = 0.0

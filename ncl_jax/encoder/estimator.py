@@ -1,6 +1,7 @@
 """`NonNegativeEncoder`: the sparse autoencoder as a scikit-learn estimator."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, Self
@@ -15,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ncl_jax import checks
-from ncl_jax.encoder import coding, given, training
+from ncl_jax.encoder import coding, given, stopping, training
 from ncl_jax.encoder.autoencoder import Autoencoder
 from ncl_jax.encoder.exchange import Exchange
 from ncl_jax.encoder.incremental import Incremental
@@ -64,6 +65,9 @@ class NonNegativeEncoder(
       `inverse_transform` needs codes that were not normalised. It can be changed after
       fitting.
     epochs: passes over the rows; 0 leaves the network untrained, as a control.
+    n_iter_no_change: ends training after this many epochs without a higher recall of
+      held-out rows, and keeps the best epoch; None: never. Holds out a tenth of the
+      rows, at most 1,000.
     batch_size: rows in a batch, which are negatives of each other; at most all rows.
     learning_rate: of AdamW, the peak of warm-up and cosine decay.
     weight_decay: of AdamW.
@@ -72,6 +76,8 @@ class NonNegativeEncoder(
 
   Attributes:
     loss_curve_: [epochs] mean loss of each epoch, and of each call of `partial_fit`.
+    validation_scores_: [epochs] share of the ten nearest neighbours of held-out rows
+      that their codes keep, if `n_iter_no_change` is set.
     expected_activation_: [D] mean of each column over the training data, descending;
       after `partial_fit`, over the rows of the last call, and not sorted.
     explained_variance_: share of the variance of the same rows that decoded codes
@@ -103,6 +109,7 @@ class NonNegativeEncoder(
     dropout: float = 0.0,
     normalize: bool = True,
     epochs: int = 10,
+    n_iter_no_change: int | None = None,
     batch_size: int = 256,
     learning_rate: float = 1e-2,
     weight_decay: float = 0.0,
@@ -121,6 +128,7 @@ class NonNegativeEncoder(
     self.dropout = dropout
     self.normalize = normalize
     self.epochs = epochs
+    self.n_iter_no_change = n_iter_no_change
     self.batch_size = batch_size
     self.learning_rate = learning_rate
     self.weight_decay = weight_decay
@@ -141,7 +149,7 @@ class NonNegativeEncoder(
         names the step. The encoder is then not fitted.
     """
     # Not fitted until training has succeeded.
-    for name in ("scaling_", "names_", "_progress"):
+    for name in ("scaling_", "names_", "validation_scores_", "_progress"):
       self.__dict__.pop(name, None)
     data = self._data(X, y, pairs)
     given.warn_of_outliers(data.scaling)
@@ -290,15 +298,22 @@ class NonNegativeEncoder(
     return check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
 
   def _train(self, data: training.Data) -> None:
-    rows = len(data.parts[0])
+    seed = self._seed()
+    if self.n_iter_no_change is not None:
+      held = stopping.held_out(len(data.parts[0]), seed)
+      data = dataclasses.replace(data, held=held)
+    rows = len(data.rows)
     size = min(int(self.batch_size), rows)
-    self.params_, self.loss_curve_ = training.train(
+    self.params_, self.loss_curve_, scores = training.train(
       data,
       self._recipe(math.prod(training.divided(rows, size)) * self.epochs),
       epochs=int(self.epochs),
       batch_size=size,
-      seed=self._seed(),
+      seed=seed,
+      patience=self.n_iter_no_change,
     )
+    if len(scores):
+      self.validation_scores_ = scores
     self._measure(data)
     self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 

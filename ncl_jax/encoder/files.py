@@ -18,7 +18,10 @@ from ncl_jax.host import paths
 ENDING = ".safetensors"
 _FORMAT = "ncl_jax.NonNegativeEncoder 3"
 # Those that an encoder has.
-_ARRAYS = ("loss_curve_", "expected_activation_", "explained_variance_")
+_ARRAYS = (
+  *("loss_curve_", "validation_scores_"),
+  *("expected_activation_", "explained_variance_"),
+)
 
 
 def save(encoder: Any, path: str | pathlib.Path) -> None:

@@ -27,6 +27,8 @@ def check(encoder: Any) -> None:
     ("batch_size", 2),
   ):
     checks.whole(name, getattr(encoder, name), low)
+  if encoder.n_iter_no_change is not None:
+    checks.whole("n_iter_no_change", encoder.n_iter_no_change, 1)
   checks.choice("objective", encoder.objective, OBJECTIVES)
   checks.choice("positives", encoder.positives, POSITIVES)
   for name in ("temperature", "learning_rate"):

@@ -14,6 +14,7 @@ from ncl_jax import losses, numerics, optimizers
 from ncl_jax.checks import divergence
 from ncl_jax.encoder import autoencoder
 from ncl_jax.encoder.scaling import Scaling
+from ncl_jax.encoder.stopping import Stopping
 
 Array = jax.Array
 # Rows that are read, scaled and moved to the device at a time.
@@ -180,11 +181,19 @@ class Data:
     parts: X [N, E], and the partners [N, E] if there are pairs.
     scaling: applied to rows as they are read.
     labels: [N] int32, or None.
+    held: [M] rows that training does not see, or None.
   """
 
   parts: Sequence[np.ndarray]
   scaling: Scaling
   labels: np.ndarray | None = None
+  held: np.ndarray | None = None
+
+  @functools.cached_property
+  def rows(self) -> np.ndarray:
+    """The rows that training sees."""
+    rows = np.arange(len(self.parts[0]))
+    return rows if self.held is None else np.delete(rows, self.held)
 
   def batches(self, rows: np.ndarray, views: int) -> dict[str, np.ndarray]:
     """The data of `updates` for rows [S, N], each `views` times or with its partner."""
@@ -211,8 +220,14 @@ def divided(rows: int, batch_size: int) -> tuple[int, int]:
 
 
 def train(
-  data: Data, recipe: Recipe, *, epochs: int, batch_size: int, seed: int
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  data: Data,
+  recipe: Recipe,
+  *,
+  epochs: int,
+  batch_size: int,
+  seed: int,
+  patience: int | None = None,
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
   """Trains the network.
 
   Args:
@@ -221,27 +236,37 @@ def train(
     epochs: passes over the rows, without incomplete batches.
     batch_size: rows in a batch.
     seed: of initialisation, order and views.
+    patience: ends training after this many epochs without a higher recall of
+      `data.held`, and returns the parameters of the highest; None: never.
 
   Returns:
-    (parameters as numpy arrays, mean loss of each epoch).
+    (parameters as numpy arrays, mean loss of each epoch, recall after each epoch).
 
   Raises:
     FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
       names the step.
   """
   keys = jax.random.split(numerics.key(seed))
-  count = len(data.parts[0])
-  calls, steps = divided(count, batch_size)
+  calls, steps = divided(len(data.rows), batch_size)
   state = start(keys[0], jnp.asarray(data.scaling.deviation > 0), recipe)
+  stopping = None
+  if patience is not None and data.held is not None:
+    rows = data.parts[0]
+    stopping = Stopping.of(rows, data.rows, data.held, data.scaling, patience)
   curve, done = [], 0
   for number in range(epochs):
-    order = np.random.default_rng([seed, number]).permutation(count)
+    order = np.random.default_rng([seed, number]).permutation(len(data.rows))
+    order = order[: calls * steps * batch_size].reshape(calls, steps, batch_size)
     seen = []
-    for rows in order[: calls * steps * batch_size].reshape(calls, steps, batch_size):
-      batches = data.batches(rows, recipe.views)
+    for rows in order:
+      batches = data.batches(data.rows[rows], recipe.views)
       state, values, faults = updates(state, keys[1], jnp.int32(done), batches, recipe)
       done += steps
       divergence.check(np.asarray(faults), done)
       seen.append(np.mean(values))
     curve.append(float(np.mean(seen)))
-  return jax.device_get(state[0]), np.asarray(curve)
+    if stopping and stopping.ends(jax.device_get(state[0]), recipe.network):
+      break
+  params = stopping.best if stopping and stopping.scores else jax.device_get(state[0])
+  scores = stopping.scores if stopping else []
+  return params, np.asarray(curve), np.asarray(scores)
