@@ -228,8 +228,8 @@ def test_the_guide_has_the_numbers_of_the_loss_and_of_accumulation():
     assert line(label) == ["" if x is None else f"{x:,.0f}" for x in found]
   ratios = [rows[size].get("tiled/plain") for size in sizes]
   expected = ["" if x is None else measure.shown(x) for x in ratios]
-  assert line("tiled, CPU time of plain") == expected
+  assert line("tiled, CPU time relative to plain") == expected
   rows = json.loads((folder / "accumulation.json").read_text())["rows"]
   assert line("k") == [str(row["chunks"]) for row in rows]
   assert line("MiB") == [f"{row['temp MiB']:.0f}" for row in rows]
-  assert line("of k = 1") == [f"{row['of 1']:.2g}" for row in rows]
+  assert line("relative to k = 1") == [f"{row['of 1']:.2g}" for row in rows]
