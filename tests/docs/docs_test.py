@@ -107,7 +107,8 @@ def test_links_and_files_exist(page):
         # As GitHub and MkDocs make them: without punctuation.
         plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
         assert anchor in {heading.replace(" ", "-") for heading in plain}, target
-  for file in re.findall(r"`((?:ncl_jax|configs|launch|tests)/[\w/]+\.\w+)`", text):
+  folders = "benchmarks|configs|launch|ncl_jax|studies|tests"
+  for file in re.findall(rf"`((?:{folders})/[\w/]+\.\w+)`", text):
     if "NAME" not in file:
       assert (ROOT / file).exists(), file
 
