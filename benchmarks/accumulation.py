@@ -48,7 +48,7 @@ def main() -> None:
   for chunks in flags.chunks:
     row = measure_step(make_config(flags, chunks, source), source, flags.steps)
     first = rows[0] if rows else row
-    shares = {f"of {flags.chunks[0]}": row["temp MiB"] / first["temp MiB"]}
+    shares = {f"relative to {flags.chunks[0]}": row["temp MiB"] / first["temp MiB"]}
     rows.append({"chunks": chunks} | row | shares)
   measure.finish(
     f"Memory of a step of {flags.batch_size} images in chunks, {flags.backbone}, "

@@ -66,8 +66,8 @@ def main() -> None:
       "": name,
       "images/s": flags.images / spent["wall"],
       "CPU ms/image": spent["cpu"] / flags.images * 1e3,
-      "images/s, times the first row": usual["wall"] / spent["wall"],
-      "CPU time, times less": usual["cpu"] / spent["cpu"],
+      "images/s relative to first row": usual["wall"] / spent["wall"],
+      "first row's CPU time / this": usual["cpu"] / spent["cpu"],
     }
     for name, spent in seen.items()
   ]

@@ -75,8 +75,8 @@ def main() -> None:
 
   contestants = {
     "array, in host memory": from_array,
-    "array, put on the devices": sent,
-    "lying on the devices, picked": picked,
+    "array, sent to the devices": sent,
+    "kept on the devices, batch selected": picked,
   }
   loader = torch_loader(images, labels, flags.batch)
   if loader:

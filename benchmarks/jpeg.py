@@ -70,8 +70,8 @@ def main() -> None:
       "": name,
       "images/s": flags.images / wall,
       "CPU ms/image": cpu / flags.images * 1e3,
-      "images/s, times the last's": float(faster),
-      "CPU time, times less": float(cheaper),
+      "images/s relative to last row": float(faster),
+      "last row's CPU time / this": float(cheaper),
     }
     rows.append(row)
   measure.finish(

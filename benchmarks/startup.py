@@ -40,7 +40,7 @@ def main() -> None:
       row["to first step"] = statistics.median(sum(one.values()) for one in seen)
       table.append(row)
     for row in table:
-      row["of first"] = row["to first step"] / table[0]["to first step"]
+      row["relative to first"] = row["to first step"] / table[0]["to first step"]
     rows += table
   measure.finish(
     "Seconds until the first step, the first start and the second",

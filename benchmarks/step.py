@@ -62,8 +62,8 @@ def main() -> None:
       "": name,
       "s/step": times[name]["wall"],
       "CPU s": times[name]["cpu"],
-      "of CL": times[name]["wall"] / times["CL"]["wall"],
-      "of torch's best": times[name]["wall"] / best if best else None,
+      "relative to CL": times[name]["wall"] / times["CL"]["wall"],
+      "relative to best torch": times[name]["wall"] / best if best else None,
       **rows[name],
     }
     for name in times

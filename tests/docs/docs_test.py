@@ -233,4 +233,4 @@ def test_the_guide_has_the_numbers_of_the_loss_and_of_accumulation():
   rows = json.loads((folder / "accumulation.json").read_text())["rows"]
   assert line("k") == [str(row["chunks"]) for row in rows]
   assert line("MiB") == [f"{row['temp MiB']:.0f}" for row in rows]
-  assert line("relative to k = 1") == [f"{row['of 1']:.2g}" for row in rows]
+  assert line("relative to k = 1") == [f"{row['relative to 1']:.2g}" for row in rows]
