@@ -283,6 +283,13 @@ def test_a_memory_mapped_file_is_read_in_parts(tmp_path, monkeypatch, x, fitted)
   assert peak < rows.nbytes / 2, f"{peak} bytes for a file of {rows.nbytes}"
 
 
+def test_mapped_arrays_are_found_behind_views(tmp_path):
+  np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+  mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+  with training.random_access([mapped, np.asarray(mapped)[1:], np.zeros(3)]) as found:
+    assert found == 2
+
+
 @pytest.mark.parametrize(
   ("rows", "size"), [(10, 10), (1000, 7), (100_000, 256), (9, 2)]
 )
