@@ -48,7 +48,6 @@ class Features:
 
     Args:
       name: "h", "hidden", "z", or "f" = z after the transform, rows of unit length.
-      transform: the config's transform.
 
     Raises:
       InputError: for another name.
@@ -93,9 +92,7 @@ class Network:
   """A network, and how images are passed through it.
 
   Attributes:
-    model: from `config.model`.
     view: for `augment.eval_view`; for random views, for `augment.make_views`.
-    mesh: batches are split over its devices.
     batch_size: images at a time; rounded up to a multiple of the devices. The last
       batch is padded and masked, so the result does not depend on the batch size.
   """
@@ -107,14 +104,10 @@ class Network:
 
 
 def extract(variables: Any, source: Source, split: str, network: Network) -> Features:
-  """Runs the network in evaluation mode over a split.
+  """Runs the network in evaluation mode over a split; every process gets all features.
 
   Args:
     variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
-    split: "train", "test", ...
-
-  Returns:
-    The features of all images, on every process.
   """
   whole = sharding_lib.replicated(network.mesh)
 
@@ -168,6 +161,12 @@ def attention(
   return maps
 
 
+def without_probe(variables: Any) -> dict[str, Any]:
+  """The variables of a network without the online probe, which is no part of it."""
+  params = {k: v for k, v in variables["params"].items() if k != "probe"}
+  return {"params": params, "batch_stats": variables["batch_stats"]}
+
+
 def _collect(
   forward: Callable[[Any, Any], Any],
   variables: Any,
@@ -178,10 +177,7 @@ def _collect(
   """The outputs of `forward(variables, batch)` over a split, without padding rows."""
   mesh = network.mesh
   batch_size = sharding_lib.pad_to_devices(mesh, network.batch_size)
-  # The online probe is not part of the network.
-  params = {k: v for k, v in variables["params"].items() if k != "probe"}
-  variables = {"params": params, "batch_stats": variables["batch_stats"]}
-  variables = jax.device_put(variables, sharding_lib.replicated(mesh))
+  variables = jax.device_put(without_probe(variables), sharding_lib.replicated(mesh))
   parts = []
   own = sharding_lib.process_rows(mesh, batch_size)
   for batch in source.eval_batches(split, batch_size, own):

@@ -35,17 +35,10 @@ def scores(
   [[3.0, 6.0]]
   """
   scale = checks.positive("scale", scale)
-  f_shape, w_shape = (
-    checks.real("features", features),
-    checks.real("prototypes", prototypes),
-  )
-  if (
-    len(f_shape) != 2
-    or len(w_shape) != 2
-    or f_shape[1:] != w_shape[1:]
-    or not f_shape[1]
-    or not w_shape[0]
-  ):
+  f_shape = checks.real("features", features)
+  w_shape = checks.real("prototypes", prototypes)
+  fit = len(f_shape) == len(w_shape) == 2 and f_shape[1] == w_shape[1]
+  if not fit or 0 in w_shape:
     raise InputError(
       f"features {list(f_shape)} and prototypes {list(w_shape)}: they must be [N, D] "
       "and [K, D], D and K at least 1"

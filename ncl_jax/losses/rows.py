@@ -14,7 +14,6 @@ def each(
   """Applies a function of one row to all rows of a tree of arrays; returns [B].
 
   Args:
-    row_loss: takes the entries of one row and returns a number.
     rows: tree of arrays [B, ...].
     block_size: rows at a time; memory is that of one block, forward and backward. None:
       all.

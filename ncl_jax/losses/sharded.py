@@ -28,17 +28,11 @@ from ncl_jax.numerics import at_least_float32
 def row_losses(
   z: jax.Array, temperature: jax.Array, kind: tiles.Kind, axis_name: str, ring: bool
 ) -> jax.Array:
-  """The loss of this device's rows, with negatives from all devices.
+  """The loss [n] of this device's rows, with negatives from all devices.
 
   Args:
     z: [n, D] this device's rows; 2i and 2i + 1 are the views of an example.
-    temperature: [] above 0, the same on all devices.
-    kind: settings.
-    axis_name: axis of the devices.
     ring: pass the rows from device to device instead of gathering them.
-
-  Returns:
-    [n] float32 (float64 if `z` is).
   """
   return _forward(z, temperature, kind, axis_name, ring)[0]
 
@@ -127,17 +121,12 @@ def _own(z: jax.Array, kind: tiles.Kind, axis_name: str) -> tiles.Blocks:
 
 
 def _round(visit, result, own, axis_name):
-  """Passes the rows of every device by every other device, starting with its own.
+  """The result after the rows of every device, its own first, have visited this one.
 
   Args:
     visit: `visit(result, first, visiting) -> result`; `first` is the global index of
       the first visiting row.
-    result: initial value.
     own: this device's rows, a tuple of arrays [n, ...].
-    axis_name: axis of the devices.
-
-  Returns:
-    The result after all visits.
   """
   devices, here = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
   n = len(own[0])

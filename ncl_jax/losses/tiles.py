@@ -55,9 +55,7 @@ class Blocks:
 
   Attributes:
     z: [n, D].
-    block: rows of a block.
     first: index of the first row in the whole batch.
-    count: number of blocks.
   """
 
   def __init__(self, z: jax.Array, block: int, first: Any = 0):
@@ -177,11 +175,8 @@ def finish(
   """Turns the sums over j into the gradients of z and T, block by block.
 
   Args:
-    blocks: of z [n, D].
     g: [n, D] the sums in the formula above.
     c: [n] cotangents.
-    scale: 1/T.
-    kind: settings.
 
   Returns:
     dL/dz [n, D], and these rows' part of dL/dT, [].

@@ -58,9 +58,7 @@ def each_nt_xent(
 
   Args:
     z: [N, 2, D].
-    temperature: a number, or the learnt value.
     mesh: from `sharding.make_mesh`; None for one device.
-    precision: of the matrix products.
   """
   block = CPU_BLOCK if sharding_lib.platform(mesh) == "cpu" else BLOCK
   chosen = choose(2 * z.shape[0], z.shape[2], mesh.size if mesh else 1)

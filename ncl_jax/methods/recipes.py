@@ -18,5 +18,4 @@ EPOCHS, EPOCHS_PHOTOGRAPHS = 1000, 400
 
 def projector_batch_norm(config, variant: str) -> None:
   """The projector's hidden layers get BatchNorm; widths stay as the config has them."""
-  del variant
   config.model.projector_batch_norm = True

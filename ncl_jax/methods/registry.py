@@ -60,7 +60,8 @@ def check(config: ConfigDict) -> None:
   """
   method = of(config)
   for setting in settings():
-    value = _get(config, setting.key)
+    section, field = setting.key.split(".")
+    value = config[section][field]
     setting.check(value)
     if value != setting.default and not method.takes(setting.key):
       takers = " or ".join(m.name for m in METHODS if m.takes(setting.key))
@@ -77,7 +78,6 @@ def published(config: ConfigDict, *, photographs: bool = False) -> None:
   """Gives a config the numbers of its method's published recipe, if there is one.
 
   Args:
-    config: of a method; changed in place.
     photographs: the recipe of ImageNet-100, not of CIFAR.
   """
   recipe = of(config).published
@@ -86,11 +86,4 @@ def published(config: ConfigDict, *, photographs: bool = False) -> None:
   fields: dict[str, Any] = {**recipe[0], **recipes.COLOURS}
   fields |= recipe[1] if photographs else {"augment.blur": 0.0}
   config.train.epochs = recipes.EPOCHS_PHOTOGRAPHS if photographs else recipes.EPOCHS
-  for key, value in fields.items():
-    section, field = key.split(".")
-    config[section][field] = value
-
-
-def _get(config: ConfigDict, key: str) -> Any:
-  section, field = key.split(".")
-  return config[section][field]
+  config.update_from_flattened_dict(fields)

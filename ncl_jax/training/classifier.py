@@ -18,9 +18,6 @@ from ncl_jax.data.source import Source
 def init(config: ConfigDict, source: Source) -> dict[str, Any]:
   """The class weights before the first step: torch's Linear, uniform in +-D^-1/2.
 
-  Args:
-    config: resolved settings; its seed determines the draw.
-
   Returns:
     {"classifier": {"prototypes": [K, D], "bias": [K]}}, to join the parameters, the
     bias with the transform "identity" only; {} for losses without class weights. The
@@ -53,14 +50,11 @@ def _transformed(
 
 
 def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Array:
-  """The classes' scores of raw features.
+  """The classes' scores [N, K] of raw features.
 
   Args:
     weights: `params["classifier"]`.
     z: [N, D] features before the transform.
-
-  Returns:
-    [N, K].
   """
   return losses.scores(**_transformed(config, weights, z))
 
@@ -71,8 +65,6 @@ def loss(
   """The mean loss over what is labelled.
 
   Args:
-    weights: `params["classifier"]`.
-    z: [N, D] features before the transform.
     target: [N, K] class probabilities; a row of zeros is unlabelled.
 
   Returns:
@@ -94,13 +86,7 @@ def loss(
 
 
 def mixing_weights(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
-  """Draws mixup's weight lambda from Beta(a, a), one for the whole batch.
-
-  Args:
-    config: `loss.mixup` is a.
-
-  Returns:
-    [n] float32, all the same.
+  """Draws mixup's weight lambda from Beta(a, a), a = `loss.mixup`: [n], all the same.
 
   Reference: Zhang et al. 2017 (arXiv:1710.09412).
   """

@@ -21,9 +21,6 @@ DEAD, CONSTANT, EMPTY = 0.5, 0.5, 0.01
 def start(width: int) -> dict[str, jax.Array]:
   """Empty statistics.
 
-  Args:
-    width: D.
-
   Returns:
     {"low": [D], "high": [D], "empty": [], "rows": []}.
   """
@@ -39,7 +36,6 @@ def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, An
   """Adds a batch to the statistics.
 
   Args:
-    record: from `start` or `fold`.
     z: [N, V, D] features after the transform, not normalised.
     fresh: bool, True to start anew with this batch.
   """
@@ -77,10 +73,6 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
 
 def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, str]:
   """Returns warnings about an epoch, each with a remedy.
-
-  Args:
-    width: D.
-    transform: the run's transform.
 
   Returns:
     {"dead", "constant" or "empty": warning}; {} if there are none.
@@ -121,9 +113,7 @@ def batch_statistics(
 
   Args:
     z: [N, V, D] projector outputs after the transform, as the step returns them.
-    labels: [N]; -1 where unknown.
     num_classes: K; 0 leaves out class consistency.
-    threshold: |f| below it counts as zero.
 
   Returns:
     Scalars: fraction of zeros, active dimensions, all-zero rows, and the mean class
@@ -147,8 +137,5 @@ def effective_rank(z: jax.Array) -> jax.Array:
   """The effective rank of a batch's features, for the log.
 
   Once an epoch: accelerators are slow at the decomposition behind it.
-
-  Args:
-    z: as for `batch_statistics`.
   """
   return metrics.effective_rank(l2_normalize(z).reshape(-1, z.shape[-1]))

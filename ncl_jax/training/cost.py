@@ -27,13 +27,13 @@ _NARROW = 32
 _PIXEL_BYTES = 40_000  # saved for a pixel of a view; the CIFAR recipe has 11,000
 
 
-_LONG = 3600.0  # seconds on a CPU from which on one should know before
+_LONG = 3600.0  # seconds on a CPU; longer runs get a warning
 
 
 _FEW_PIXELS = 3e8  # of all views of one kind; the digits' recipe has 1.3e7
 
 
-# From this side on the first layers are to shrink an image.
+# From this side on, the first layers should shrink an image.
 _PHOTOGRAPH = 96
 
 
@@ -45,7 +45,7 @@ def cost_warning(config: ConfigDict, source: Source) -> list[str]:
   """
   steps = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
   pixels = steps * config.train.batch_size * config.augment.size**2
-  # Counting operations takes half a second: not where it cannot be long.
+  # Counting operations takes half a second, which short runs are spared.
   if jax.default_backend() != "cpu" or pixels < _FEW_PIXELS:
     return []
   cpu = cpu_seconds(config, step_flops(config, source) * steps)
@@ -91,7 +91,7 @@ def images(config: ConfigDict, source: Source, count: int) -> jax.ShapeDtypeStru
 
 
 def kept_bytes(config: ConfigDict, source: Source) -> int:
-  """Bytes of what the forward pass of a chunk of the batch saves for the backward."""
+  """Bytes that the forward pass of a chunk of the batch saves for backward."""
   variables = state_lib.shapes(config, source)
   if jax.default_backend() == "cpu":
     # Its convolutions compute in float32, whatever the type.
@@ -130,7 +130,7 @@ def check_memory(config: ConfigDict, source: Source) -> None:
   chunk = config.train.batch_size // config.train.grad_cache_chunks
   views = config_lib.views(config) * chunk * config.augment.size**2
   there = npz.memory()
-  # Tracing takes half a second: not where a ResNet-50's activations would fit.
+  # Tracing takes half a second, which runs are spared if a ResNet-50's would fit.
   if jax.default_backend() != "cpu" or not there or views * _PIXEL_BYTES < there:
     return
   needed = kept_bytes(config, source)

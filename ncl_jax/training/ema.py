@@ -61,7 +61,6 @@ def average(encoder: Any, params: Any, rate: jax.Array) -> Any:
   """The parameters after a step: `rate encoder + (1 - rate) params`.
 
   Args:
-    encoder: parameters of the momentum encoder, a tree.
     params: those of the network after the step; may have more entries.
   """
   return jax.tree.map(
@@ -78,7 +77,6 @@ def move(
 
   Args:
     before: from `init` or `move`; None stays None.
-    params: the network's parameters after the step.
     seen: {"batch_stats"} of its forward pass, with prototypes {"scores": [N, 2, K]}.
   """
   if before is None:

@@ -1,7 +1,7 @@
-"""CL or NCL of the projector alone, on a backbone that stays as it is: minutes.
+"""CL or NCL of the projector alone, on a frozen backbone, in minutes.
 
-The backbone sees each training image a few times, in random views; the projector then
-learns from those features. What comes out is a work directory like any other.
+The backbone computes features of a few random views of each training image; the
+projector is trained on them. The result is a work directory like any other.
 """
 
 import functools
@@ -165,10 +165,8 @@ def _check_fit(
   given: Any, config: ConfigDict, source: Source, backbone: str | pathlib.Path
 ) -> None:
   """Raises unless the backbone is the config's."""
-  if (
-    config.model.backbone not in models.VITS
-    and "layer1_0" in (given["params"]["backbone"])
-  ):
+  is_resnet = "layer1_0" in given["params"]["backbone"]
+  if config.model.backbone not in models.VITS and is_resnet:
     restore.check_fit(given, config, source, str(backbone))
   shapes = state_lib.shapes(config, source)
   tensors.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")

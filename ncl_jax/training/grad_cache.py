@@ -19,10 +19,9 @@ def in_chunks(forward: Forward, chunks: int) -> Forward:
 
   Chunk j has the rows n with n mod k = j. Rows that are split over devices in equal
   blocks stay where they are if k times the devices divides their number, and chunks do
-  not depend on the number of devices. What moves with each call (BatchNorm's running
-  statistics) moves chunk after chunk, j = 0 first. What `forward` computes of all its
-  rows (BatchNorm's statistics) it computes of a chunk's: there the result differs from
-  the undivided batch's.
+  not depend on the number of devices. BatchNorm's running statistics are updated chunk
+  by chunk, j = 0 first. Its batch statistics are those of a chunk: the result differs
+  from the undivided batch's.
 
   Args:
     forward: `forward(params, moving, rows) -> (outputs, moving)`; rows is a tree of

@@ -52,7 +52,6 @@ def evaluate(
 
   Args:
     variables: {"params", "batch_stats"}.
-    source: labelled data.
 
   Returns:
     {"test_top1", "test_top5", "test_images"}, the last: how many have a label.
@@ -88,17 +87,13 @@ class Best:
   def offer(self, step: int, top1: float, items: dict[str, Any]) -> None:
     """Keeps a step if it is better than all before.
 
-    Args:
-      top1: on the test split.
-
     Raises:
       SaveError: if it cannot be written.
     """
     if not top1 > self._best:
       return
     self._best = top1
-    # A run that was killed comes by again, with the same numbers: what is there of a
-    # later step is better still.
+    # A resumed run repeats steps with the same numbers: a later checkpoint is better.
     if (self._checkpoints.latest_step() or 0) < step:
       self._checkpoints.save(step, **items)
       logging.info("step %d is the best so far: %.2f %% top-1", step, 100 * top1)

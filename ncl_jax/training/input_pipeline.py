@@ -82,7 +82,6 @@ def open_feed(
   """Opens the data of a run from step `start` on, in the order given by its seed.
 
   Args:
-    start: steps already done.
     on_device: from `layout`; the batches are the same either way.
   """
   if on_device:
@@ -105,7 +104,6 @@ def batch_of(
     data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
       and perhaps "tokens" [M, L].
     start: index into the order of the batch's first image.
-    mesh: whose devices share it.
 
   Returns:
     {"image" [size, H, W, C], "label" [size]} and so on, split over the mesh.

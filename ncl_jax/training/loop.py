@@ -170,11 +170,7 @@ def _first_state(
 
 
 class _Loop:
-  """The steps of a run, from its first state on: an open resource, to be closed.
-
-  Args:
-    start: steps done before.
-  """
+  """The steps of a run, from its first state on: an open resource, to be closed."""
 
   def __init__(
     self,

@@ -28,7 +28,6 @@ def of_pairs(
     teacher: the momentum encoder, see `ema.init`; None without one.
     seen: outputs of the forward pass: "z" [2 N, D] before the transform, with a
       predictor its output "predicted", with a momentum encoder its output "keys".
-    labels: [N], -1 where unknown.
 
   Returns:
     (loss [], values for the log, what `ema.move` needs of the batch).
@@ -75,7 +74,6 @@ def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
   """`l1 mean_n |f_n|_1`: a sparsity penalty, as in the sparse control of CL.
 
   Args:
-    config: `loss.l1` is used.
     z: [N, V, D] features after the transform; rows are normalised here.
 
   Returns:
@@ -106,11 +104,7 @@ def init(config: ConfigDict) -> dict[str, Any]:
 
 
 def temperature(config: ConfigDict, params: Any) -> Any:
-  """The temperature: the setting, or the learnt value.
-
-  Args:
-    params: {"loss"} of `init` among others.
-  """
+  """The temperature: the setting, or the learnt value."""
   if not config.loss.learn_temperature:
     return config.loss.temperature
   return jnp.exp(-params["loss"]["log_scale"])

@@ -44,7 +44,7 @@ class Recorder:
     """Queues the metrics of a call.
 
     Args:
-      count: how many it made.
+      count: how many steps it made.
       values: their metrics, in the first `count` rows.
       last: further values of the last step.
 
@@ -67,11 +67,7 @@ class Recorder:
     self._log.flush()
 
   def check(self, step: int, count: int, values: dict[str, Any]) -> None:
-    """Checks a call at once, and those before it; raises as `add`.
-
-    Args:
-      count: how many steps it made.
-    """
+    """Checks a call at once, and those before it; raises as `add`."""
     self.flush()
     self._check(step, jax.device_get(values["fault"])[:count])
 
@@ -87,7 +83,7 @@ class Recorder:
     losses, faults = jax.device_get((values["loss"], values.pop("fault")))
     self._check(step, faults[:count])
     self._progress.update(step, f"loss {losses[count - 1]:.4f}")
-    # Calls end where something is written: it is the last of their rows.
+    # A call ends at a logged step: only its last row can be one.
     if self.writes(step):
       values = jax.tree.map(lambda x: x[count - 1], jax.device_get(values))
       values |= jax.device_get(last)
@@ -99,7 +95,7 @@ class Recorder:
 
   def _warn(self, epoch, values):
     lines = collapse.warnings(values, self._width, self._transform)
-    # Said when it begins: a run that stays so would say it every epoch.
+    # Once, when it begins, and not in every epoch that follows.
     for kind, line in lines.items():
       if kind not in self._warned:
         logging.warning("epoch %d: %s", epoch, line)

@@ -9,11 +9,7 @@ from ncl_jax import optimizers
 def make_optimizer(
   config: ConfigDict, steps_per_epoch: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-  """The optimiser of a resolved config, and the encoder's learning rate.
-
-  Returns:
-    (transformation, schedule of the encoder's learning rate over steps).
-  """
+  """The optimiser of a resolved config, and the encoder's learning-rate schedule."""
   settings = config.optimizer
   scale = config.train.batch_size / 256
 

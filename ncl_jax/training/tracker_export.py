@@ -29,12 +29,11 @@ class Sink:
 
 def _tensorboard(path: pathlib.Path, config: Any, step: int, identity: str) -> Sink:
   """Event files in WORKDIR/tensorboard."""
-  del config, identity
   try:
     from tensorboardX import SummaryWriter
   except ImportError as error:
     raise InputError(_missing("tensorboard")) from error
-  # What a kill left of later steps is not shown: those are written again.
+  # Hides later steps that an export wrote before it was killed: they are written again.
   writer = SummaryWriter(
     str(path / "tensorboard"), purge_step=step + 1 if step else None
   )
@@ -48,7 +47,7 @@ def _tensorboard(path: pathlib.Path, config: Any, step: int, identity: str) -> S
 
 def _wandb(path: pathlib.Path, config: Any, step: int, identity: str) -> Sink:
   """A run named as the directory; WANDB_MODE=offline keeps it on this machine."""
-  del step  # of earlier ones the service takes none
+  del step  # the service refuses earlier steps by itself
   try:
     import wandb
   except ImportError as error:
@@ -93,7 +92,6 @@ def export(
   Biases. Without that file everything is copied anew.
 
   Args:
-    target: one of `TARGETS`.
     follow: go on until the last step of the run.
     seconds: between looks, if so.
 
@@ -106,7 +104,7 @@ def export(
   config = workdir.read_config(path)
   note = path / f"{target}.copied.json"
   done = _done(note)
-  # First: a start that is killed has its run of Weights & Biases already.
+  # Written first, because a killed export has its Weights & Biases run already.
   jsonl.replace(note, json.dumps(done, allow_nan=False) + "\n")
   sink = SINKS[target](path, config.to_dict(), done["step"], done["id"])
   count = 0

@@ -1,4 +1,4 @@
-"""A run's directory: config.json and data.json, written once, compared ever after."""
+"""A run's directory: config.json and data.json are written once, then compared."""
 
 import contextlib
 import functools
@@ -49,7 +49,7 @@ def prepare(
   elif path.exists() and not _is_free(path):
     raise InputError(f"{path} is neither empty nor a work directory of this program")
   elif config.train.init_from:
-    # A run that has begun needs its origin no more.
+    # A run that has begun no longer needs its origin.
     origin = paths.absolute(config.train.init_from)
     if not (origin / "config.json").is_file():
       raise InputError(f"train.init_from is {origin}: there is no config.json of a run")
@@ -119,9 +119,6 @@ def alone(folder: pathlib.Path, use: str) -> Iterator[None]:
 def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[None]:
   """Opens a directory for training, with its two files; keeps other runs out.
 
-  Args:
-    workdir: from `prepare`.
-
   Raises:
     InputError: if a living process is training there, saying which, or a run of another
       config has begun there since `prepare`; nothing is changed.
@@ -144,11 +141,10 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
 def data_changed(workdir: pathlib.Path, source: Source) -> str:
   """How a training set differs from the one that a run began with; "" if it does not.
 
-  What `fingerprints` says of large sets that are read bit by bit holds here, too.
+  Only samples of large sets are compared, see `fingerprints`.
 
   Args:
     workdir: of the run; without data.json nothing is known.
-    source: the data as they are now.
   """
   then, now = recorded_data(workdir), fingerprints.training_set(source)
   # A file of an earlier version lacks some keys: of those nothing is known.
@@ -249,7 +245,7 @@ def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Sourc
 
 
 def streamed(config: ConfigDict) -> ConfigDict:
-  """The settings without a cache of decoded images, for who reads a few of them."""
+  """The settings without a cache of decoded images, for readers of a few images."""
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.data.decoded_cache = ""
