@@ -3,11 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, methods, models
-from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.models import byte_tokenizer, vit
 
@@ -62,9 +60,7 @@ def texts_cut(config: ConfigDict, source: Source) -> list[str]:
     return []
   sentences = []
   for name, split in source.splits.items():
-    kinds: dict[str, Any] = {"captions": split.captions}
-    if source.texts:
-      kinds["texts"] = texts_lib.from_pictures(split.images[np.arange(len(split))])
+    kinds: dict[str, Any] = {"captions": split.captions, "texts": source.texts_of(name)}
     for kind, texts in kinds.items():
       found = "" if texts is None else byte_tokenizer.cut(texts, config.text.length)
       if found:

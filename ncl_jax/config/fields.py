@@ -37,9 +37,7 @@ def defaults() -> ConfigDict:
   _add_data(config)
   _add_model_and_loss(config)
   _add_run(config)
-  for setting in methods.settings():
-    section, field = setting.key.split(".")
-    config[section][field] = setting.default
+  config.update_from_flattened_dict({s.key: s.default for s in methods.settings()})
 
   # {"cl": {"probe_h": 0.876}, ...}: from the paper, or from a named run of ours.
   config.expected = ConfigDict()

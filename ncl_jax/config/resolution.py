@@ -17,9 +17,6 @@ from ncl_jax.host import paths
 def resolve(config: ConfigDict, source: Source) -> ConfigDict:
   """Fills in what the data decide: view size, image statistics, batch and epochs.
 
-  Args:
-    config: as given; not changed.
-
   Returns:
     A copy in which no field means "from the data" any more.
 

@@ -1,7 +1,5 @@
 """Checks of the settings that need no data."""
 
-import math
-
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, checks, data, methods, optimizers
@@ -9,6 +7,7 @@ from ncl_jax.config.fields import CHOICES
 from ncl_jax.config.keys import get
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
+from ncl_jax.methods import record
 
 # Fields that must be greater than 0, and those that must not be negative.
 POSITIVE = (
@@ -71,11 +70,9 @@ def validate(config: ConfigDict) -> None:
   paths.absolute(config.train.init_from)
   data.cache_folder(config.data.decoded_cache, config.data.source)
   for key in POSITIVE:
-    if not (math.isfinite(get(config, key)) and get(config, key) > 0):
-      raise InputError(f"{key} is {get(config, key)}: it must be greater than 0")
+    methods.Setting(key, None, record.POSITIVE).check(get(config, key))
   for key in NOT_NEGATIVE:
-    if not (math.isfinite(get(config, key)) and get(config, key) >= 0):
-      raise InputError(f"{key} is {get(config, key)}: it must not be negative")
+    methods.Setting(key, None, record.NOT_NEGATIVE).check(get(config, key))
   if config.seed >= 2**63:
     raise InputError(f"seed is {config.seed}: it must be less than 2^63")
   if config.loss.learn_temperature:

@@ -63,27 +63,22 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
       # Otherwise the set would be treated as unlabelled.
       raise InputError(f"{path} has no {key} but {near[0]}: rename or remove that")
   levels = levels_of(arrays, label_names)
-  level_names: dict[str, tuple[str, ...]] = {}
-  for level, keys in levels.items():
-    number = labels_lib.factors if level else labels_lib.numbered
-    found, level_names[level] = number({k: arrays[k] for k in keys}, f"{path}")
-    arrays.update(found)
+  class_names, level_names = number_levels(arrays, levels, f"{path}")
   images = checked_images(
     {images_name: arrays[images_name] for images_name, _ in parts.values()}, f"{path}"
   )
   splits = {}
   for split, (images_name, labels_name) in parts.items():
     of_level: dict[str, np.ndarray] = {}
+    count = len(images[images_name])
     for level in levels:
       key = labels_name + level
       if key in arrays:
         of_level[level] = arrays[key]
-        if len(arrays[key]) != len(images[images_name]):
+        if len(arrays[key]) != count:
           raise InputError(
-            f"{path}: {len(images[images_name])} images but {len(arrays[key])} labels "
-            f"in {key}"
+            f"{path}: {count} images but {len(arrays[key])} labels in {key}"
           )
-    count = len(images[images_name])
     labels = of_level.pop("", np.full(count, UNLABELLED, np.int32))
     further = {level[1:]: values for level, values in of_level.items()}
     splits[split] = Split(square(images[images_name], image_size), labels, further)
@@ -92,9 +87,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   if divided:
     splits = divide(splits["all"], name)
 
-  class_names = level_names.pop("", ())
-  named = {level[1:]: found for level, found in level_names.items()}
-  return Source(name, splits, class_names, divided, named)
+  return Source(name, splits, class_names, divided, level_names)
 
 
 def levels_of(arrays: Iterable[str], keys: Iterable[str]) -> dict[str, list[str]]:
@@ -105,6 +98,19 @@ def levels_of(arrays: Iterable[str], keys: Iterable[str]) -> dict[str, list[str]
       if found == key or found.startswith(f"{key}_"):
         levels.setdefault(found.removeprefix(key), []).append(found)
   return levels
+
+
+def number_levels(
+  arrays: dict[str, np.ndarray], levels: Mapping[str, Iterable[str]], place: str
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+  """Numbers the labels in place; returns the class names, and those of other levels."""
+  names: dict[str, tuple[str, ...]] = {}
+  for level, keys in levels.items():
+    number = labels_lib.factors if level else labels_lib.numbered
+    found, names[level] = number({key: arrays[key] for key in keys}, place)
+    arrays.update(found)
+  class_names = names.pop("", ())
+  return class_names, {level[1:]: found for level, found in names.items()}
 
 
 def _nearest(arrays: Iterable[str]) -> str:

@@ -24,9 +24,7 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 
 SEVERITIES = (1, 2, 3, 4, 5)
-SMALL_BELOW = (
-  64  # pixels of the shorter side, from which on ImageNet-C's strengths hold
-)
+SMALL_BELOW = 64  # pixels of the shorter side; ImageNet-C's strengths hold from here on
 KEPT_BYTES = 2**30
 # id of a split's images -> (name, severity, side, seed) -> images, which are made.
 _KEPT: dict[int, dict[tuple, tuple[np.ndarray, np.ndarray]]] = {}
@@ -99,7 +97,6 @@ class Corrupted:
     name: of `NAMES`.
     severity: 1 to 5.
     side: of the central square, pixels.
-    seed: of all images.
   """
 
   images: Any

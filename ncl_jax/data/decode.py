@@ -210,8 +210,6 @@ class Files:
 
   Attributes:
     paths: of the N files.
-    size: side of the decoded images in pixels.
-    white: see `read`.
     root: the folder that contains all of them.
   """
 

@@ -91,7 +91,6 @@ class Drawn:
 
   Attributes:
     index: [N] indices, see `factors_of`.
-    size: side in pixels.
     bits: images of the public file, from `read_bits`; None: drawn here.
   """
 
@@ -124,7 +123,6 @@ def read_bits(path: pathlib.Path, count: int = COUNT) -> np.ndarray:
 
   Args:
     path: `dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz`.
-    count: number of images.
 
   Returns:
     uint8 [count, 64, 8]; all images take 0.4 GB.

@@ -38,7 +38,6 @@ def describe(
   """A sentence about copies, or "" if there are none.
 
   Args:
-    test: the test files.
     root: the folder that file names are relative to.
   """
   groups, tests = list(groups), set(test)

@@ -38,7 +38,6 @@ class _LeftOut:
   """Unused or unusual files in a folder, for the log and the report.
 
   Attributes:
-    path: the folder.
     endings: counts of the endings of files that are not images.
     notes: the logged messages, without the folder's path.
   """

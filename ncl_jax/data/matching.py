@@ -17,7 +17,6 @@ def matched(other: Source, class_names: tuple[str, ...]) -> Source:
   not divided into train and test, all its images are used.
 
   Args:
-    other: labelled data.
     class_names: ours, in the order of our labels.
 
   Returns:

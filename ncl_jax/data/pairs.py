@@ -2,11 +2,11 @@
 
 import itertools
 import pathlib
+from collections.abc import Iterable
 
 import numpy as np
 
 from ncl_jax.data import arrays as arrays_lib
-from ncl_jax.data import labels as labels_lib
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.decode import square
 from ncl_jax.data.source import Source, Split
@@ -47,8 +47,9 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   if texts and (image_size or "partners" in kinds):
     wrong = f"image size {image_size}" if image_size else "partners, which are images,"
     raise InputError(f"{path} holds texts, and {wrong}: allowed are captions, size 0")
-  levels = set(arrays_lib.levels_of(arrays, [f"{p}labels" for p in prefixes.values()]))
-  needed = [first, *kinds, *(f"labels{level}" for level in sorted(levels))]
+  found = arrays_lib.levels_of(arrays, [f"{p}labels" for p in prefixes.values()])
+  levels = dict(sorted(found.items()))
+  needed = [first, *kinds, *(f"labels{level}" for level in levels)]
   missing = [
     p + key for p in prefixes.values() for key in needed if p + key not in arrays
   ]
@@ -63,12 +64,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   if texts:
     _write_texts(arrays, list(prefixes.values()), path)
 
-  names = {}
-  for level in sorted(levels):
-    keys = [f"{prefix}labels{level}" for prefix in prefixes.values()]
-    number = labels_lib.factors if level else labels_lib.numbered
-    found, names[level] = number({k: arrays[k] for k in keys}, f"{path}")
-    arrays.update(found)
+  class_names, level_names = arrays_lib.number_levels(arrays, levels, f"{path}")
   pictures = [p + kind for p in prefixes.values() for kind in ("images", "partners")]
   arrays.update(
     arrays_lib.checked_images(
@@ -82,16 +78,14 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   }
   if whole:
     splits = divide(splits["all"], name)
-  class_names = names.pop("", ())
-  further = {level[1:]: found for level, found in names.items()}
-  return Source(name, splits, class_names, whole, further, texts)
+  return Source(name, splits, class_names, whole, level_names, texts)
 
 
 def _split(
   arrays: dict[str, np.ndarray],
   prefix: str,
   first: str,
-  levels: set[str],
+  levels: Iterable[str],
   path: pathlib.Path,
   image_size: int,
 ) -> Split:

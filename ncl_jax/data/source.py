@@ -12,6 +12,7 @@ import numpy as np
 import tqdm
 
 from ncl_jax.data import decode
+from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.prefetch import prefetch
 from ncl_jax.errors import InputError
 
@@ -44,7 +45,6 @@ class Split:
   """Images [N, H, W, C] and their labels, int32 [N]; -1 = unlabelled.
 
   Attributes:
-    images: the images.
     labels: the classes that training and evaluation use.
     levels: other labels by name, int32 [N] each, such as coarser classes.
     partners: for pairs of images: takes positions [n] and a random generator and
@@ -184,6 +184,13 @@ class Source:
       )
     return self.splits[name]
 
+  def texts_of(self, split: str) -> list[str]:
+    """The texts that a split's images are, see `data.texts`; none for images."""
+    if not self.texts:
+      return []
+    images = self.split(split).images
+    return texts_lib.from_pictures(images[np.arange(len(images))])
+
   def num_examples(self, split: str) -> int:
     """Number of images in a split."""
     return len(self.split(split))
@@ -239,7 +246,6 @@ class Source:
       start_step: the first step, counted from the start of training.
       batch_size: of the global batch, over all processes.
       rows: int [n], the rows of every global batch to return; None for all.
-      split: name of the split.
       pairs: if the split has partners, return images as [n, 2, H, W, C] with their
         partners, which depend only on the seed and the step.
 
@@ -273,7 +279,6 @@ class Source:
     """Every image of a split exactly once, in order; the last batch is padded.
 
     Args:
-      split: name of the split.
       batch_size: of the global batch; may exceed the split.
       rows: int [n], the rows of every global batch to return; None for all.
 

@@ -20,7 +20,6 @@ def stratified(
   Args:
     labels: int [N]; rows labelled -1 count as one more class.
     count: number of rows, 0 to N.
-    seed: determines the draw.
     names: of the rows. If given, they determine which rows of a class are drawn, so
       adding or removing rows hardly changes the selection among the others.
 
@@ -127,7 +126,6 @@ def only_classes(source: Source, names: Sequence[str]) -> Source:
   Other label levels and unlabelled images are dropped.
 
   Args:
-    source: labelled data.
     names: of the classes to keep, in any order.
 
   Returns:
