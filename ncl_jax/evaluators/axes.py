@@ -23,7 +23,6 @@ ROTATIONS = 3
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The alignment, and the correlations that it is made from."""
-  del config, source
   return (
     Row(
       "alignment",
@@ -127,8 +126,6 @@ def agreement(
     train_b: [N, E] of the other, of the same images.
     test_a: [M, D] of other images.
     test_b: [M, E].
-    threshold: |f| below it counts as zero.
-    seed: of the shuffles.
 
   Returns:
     alignment: how far the axes come again beyond what the span alone explains,

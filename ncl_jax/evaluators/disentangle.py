@@ -80,10 +80,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 
 def scored(config: ConfigDict, source: Source) -> tuple[str, ...]:
-  """The factors that positive pairs share: an invariance deletes its factor.
-
-  Returns:
-    Names among the levels of its test split.
+  """Names of the factors that positive pairs share: an invariance deletes its factor.
 
   Raises:
     InputError: if they are fewer than two.
@@ -106,14 +103,10 @@ def scored(config: ConfigDict, source: Source) -> tuple[str, ...]:
 
 
 def principal(source: Source, width: int, seed: int) -> np.ndarray:
-  """Principal components of the pixels of the test images, fitted on train images.
+  """Principal components [N, D] of the test images' pixels, fitted on train images.
 
   Args:
     width: how many, if there are so many.
-    seed: of the solver.
-
-  Returns:
-    [N, width or less].
   """
   from sklearn.decomposition import PCA
 
@@ -128,11 +121,7 @@ def principal(source: Source, width: int, seed: int) -> np.ndarray:
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
-  """Markdown of several results.
-
-  Args:
-    rows: label -> scores.
-  """
+  """Markdown of several results."""
   return _markdown(
     {
       label: {name: f"{value:.3g}" for name, value in scores.items()}
@@ -143,9 +132,6 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 def over_runs(groups: dict[str, list[dict[str, float]]]) -> str:
   """Markdown of means and standard deviations over runs.
-
-  Args:
-    groups: label -> scores of each run.
 
   >>> print(over_runs({"a": [{"mig": 0.1}, {"mig": 0.3}], "b": [{"mig": 0.5}]}))
   | | mig | runs |

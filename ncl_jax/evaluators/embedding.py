@@ -1,4 +1,4 @@
-"""Features of what is not in a run's data set: texts, or other images."""
+"""Features of texts, and of images that are not in a run's data set."""
 
 import dataclasses
 import functools
@@ -15,14 +15,10 @@ from ncl_jax.models import byte_tokenizer
 
 
 def embed_texts(run: Run, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-  """Features f of texts by the text tower, in evaluation mode.
+  """Features f [N, D] of texts by the text tower, in evaluation mode.
 
   Args:
     run: of two towers, `loss.name` "clip".
-    texts: N of them, at least one.
-
-  Returns:
-    [N, D] float32.
 
   Raises:
     FloatingPointError: if a feature is NaN or infinite.
@@ -46,13 +42,10 @@ def embed_texts(run: Run, texts: Sequence[str] | np.ndarray) -> np.ndarray:
 
 
 def embed_images(run: FeatureSource, images: np.ndarray) -> np.ndarray:
-  """Features f of other images than the source's, such as partners.
+  """Features f [N, D] of other images than the source's, such as partners.
 
   Args:
     images: uint8 [N, H, W, C].
-
-  Returns:
-    [N, D] float32.
   """
   split = Split(images, np.full(len(images), -1, np.int32))
   swapped = dataclasses.replace(run.source, splits=run.source.splits | {"test": split})

@@ -29,15 +29,7 @@ def run(
   source: Source | None = None,
   **options: Any,
 ) -> dict[str, Any]:
-  """Evaluates a checkpoint and appends the result to `eval/EVALUATOR.jsonl`.
-
-  Args:
-    step: which checkpoint; None for the newest.
-    **options: further arguments of the evaluator.
-
-  Returns:
-    The row that was written.
-  """
+  """Evaluates a checkpoint; appends its row to `eval/EVALUATOR.jsonl`, returns it."""
   return evaluate(evaluator, open_run(workdir, step, source), **options)
 
 
@@ -51,7 +43,6 @@ def run_all(
 
   Args:
     names: of `registry.single`; None for all that the data allow.
-    step: which checkpoint; None for the newest.
 
   Returns:
     Evaluator -> the row that was written.
@@ -99,7 +90,7 @@ def attempt(
       rows[name] = call(evaluator, **evaluator.options_in(folder))
     except Stopped:
       raise
-    # Whatever it is, the other evaluators are to run all the same.
+    # Whatever it is, the other evaluators still run.
     except Exception as error:
       if jax.process_count() > 1:
         raise  # the other processes would wait for this one

@@ -170,7 +170,13 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
       }
   if source.num_classes:
     train = run.extract("train")
-    of_f = functools.partial(_meaning, run)
+
+    def of_f(train_labels, labels, classes):
+      train_f, f = run.layer("f", "train"), run.layer("f", "test")
+      return meaning.statistics(
+        train_f, train_labels, f, labels, classes, seed=config.seed
+      )
+
     result["f"] |= of_f(train.labels, test.labels, source.num_classes)
     for name, labels in levels.items():
       of_train = source.split("train").levels.get(name)
@@ -179,13 +185,6 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
         found = of_f(of_train[train.ids], labels[test.ids], classes)
         result["f"]["levels"][name] |= found
   return result
-
-
-def _meaning(run, train_labels, labels, num_classes):
-  train_f, f = run.layer("f", "train"), run.layer("f", "test")
-  return meaning.statistics(
-    train_f, train_labels, f, labels, num_classes, seed=run.config.seed
-  )
 
 
 def statistics(
@@ -203,7 +202,6 @@ def statistics(
     f: [N, D] features.
     labels: [N]; -1 where unknown.
     num_classes: K; 0 for none.
-    threshold: |f| below it counts as zero.
     activation_rate: share of the images that count as activating a dimension in
       `purity`.
     seed: of the label shuffles that give the chance levels.
@@ -242,12 +240,7 @@ def by_class(
 ) -> dict[str, float]:
   """How far the images that activate a dimension share a class, and what chance gives.
 
-  Args:
-    f: [N, D] features.
-    labels: [N]; -1 where unknown.
-    threshold: as in `statistics`.
-    activation_rate: as in `statistics`.
-    seed: as in `statistics`.
+  The arguments are those of `statistics`.
 
   Returns:
     consistency_abs and consistency_positive (mean over active dimensions), each also
@@ -260,7 +253,6 @@ def by_class(
     frequent_dimensions, reached_dimensions, reached_dimensions_0.1: how many there are,
     by |f| > threshold.
   """
-
   checks.finite("f", f)
 
   def measure(y):

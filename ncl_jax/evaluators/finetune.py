@@ -20,7 +20,6 @@ EPOCHS = 30  # of the paper's recipe
 
 def rows(config: ConfigDict, source: Source, per_cent: int = 100) -> tuple[Row, ...]:
   """The accuracy with a share of the labels, in per cent."""
-  del config
   few = rows_lib.few(source.num_examples("test"))
   part = per_cent < 100
   return (
@@ -58,9 +57,6 @@ def evaluate(
 
   Returns:
     {"settings", "h": {"accuracy"}}, accuracy in [0, 1].
-
-  Raises:
-    InputError: if the data have no labels.
   """
   recipe = recipe or supervised_recipe.for_stem(
     run.config.model.stem, epochs=EPOCHS, label_fraction=label_fraction

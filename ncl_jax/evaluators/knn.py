@@ -38,9 +38,6 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     `eval.knn_k` and `eval.knn_temperature` by cosine, chosen before looking;
     "accuracy_euclidean" at that k; "grid" and "grid_euclidean" are lists of {"k",
     "temperature", "accuracy"}, Euclidean distance having no temperature.
-
-  Raises:
-    InputError: if the data have no labels.
   """
   config = run.config
   train, test = run.extract("train"), run.extract("test")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ncl_jax import checks
+from ncl_jax import checks, features
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -30,7 +30,6 @@ def rows(
   config: ConfigDict, source: Source, protocol: str = "lbfgs"
 ) -> tuple[Row, ...]:
   """The accuracy on h and on f by one of the protocols."""
-  del config
   few = rows_lib.few(source.num_examples("test"))
   key, label, note, columns = {
     "lbfgs": (
@@ -132,11 +131,7 @@ def _by_sgd(
   layers: tuple[str, ...],
   folder: pathlib.Path | None,
 ) -> dict[str, Any]:
-  network = {
-    "params": {k: v for k, v in run.variables["params"].items() if k != "probe"},
-    "batch_stats": run.variables["batch_stats"],
-  }
-  before = tensors.digest(network)
+  before = tensors.digest(features.without_probe(run.variables))
   trained = supervised.train(recipe, run, layers=layers, frozen=True, folder=folder)
   # Of what the test features below are made with.
   after = tensors.digest(trained.variables)

@@ -63,7 +63,6 @@ class Classifier:
     head: {"kernel" [F, K], "bias" [K]}, for features as they are.
     regularization: the penalty that was chosen.
     held_out_accuracy: that it was chosen for, in [0, 1].
-    iterations: of the last fit.
     converged: whether this and all held-out fits reached their optimum.
   """
 
@@ -77,13 +76,7 @@ class Classifier:
 def choose(
   train_x: np.ndarray, train_labels: np.ndarray, *, num_classes: int, seed: int = 0
 ) -> Classifier:
-  """Fits a probe with the penalty that does best on a held-out fifth, then on all.
-
-  Args:
-    train_x: [N, F] features.
-    train_labels: [N] in [0, K); -1 is left out.
-    seed: of the held-out part.
-  """
+  """Fits a probe with the penalty that does best on a held-out fifth, then on all."""
   checks.finite("train_x", train_x)
   # One common scale: the penalties mean the same for every layer, zeros stay zero.
   scale = float(np.sqrt(np.mean(np.square(train_x, dtype=np.float64)))) or 1.0
@@ -144,12 +137,7 @@ class Principal(NamedTuple):
 
 @jax.jit
 def principal(x: jax.Array, weights: jax.Array) -> Principal:
-  """Principal axes of weighted rows, for any number of fits to them.
-
-  Args:
-    x: [N, F] features.
-    weights: [N] of the rows.
-  """
+  """Principal axes of rows [N, F] with weights [N], for any number of fits to them."""
   weights = weights / weights.sum()
   with jax.default_matmul_precision("float32"):
     mean = weights @ x
@@ -179,9 +167,6 @@ def fit(
     weights: [N] weight of each row, 0 leaves it out.
     regularization: l2, above 0; the bias is not penalised.
     start: parameters to start from; zeros if None.
-
-  Returns:
-    The optimum, and whether it was reached.
 
   Reference: Liu and Nocedal 1989, "On the limited memory BFGS method".
   """

@@ -17,11 +17,7 @@ TRAINING_ROWS = 50_000  # that name the dimensions, at most
 
 
 def rows(images: int) -> tuple[Row, ...]:
-  """The rows that lead the report.
-
-  Args:
-    images: number of test images.
-  """
+  """The rows that lead the report."""
   row = functools.partial(
     Row, group="Interpretability", unit="%", better="higher", lead=True
   )
@@ -84,7 +80,6 @@ def statistics(
     train_labels: [M]; -1 where unknown.
     f: [N, D] features that are scored.
     labels: [N]; -1 where unknown.
-    seed: of the rotations and the label shuffles.
 
   Returns:
     naming and ewp (energy-weighted purity); each with `_rotated`, its mean over random
@@ -109,7 +104,7 @@ def statistics(
   budget = purity_budget(labels)
 
   def ewp(x, y=labels):
-    return _ewp(x, y, num_classes, budget)
+    return _ewp(x, y, num_classes, budget=budget)
 
   key, generator = numerics.key(seed), np.random.default_rng(seed)
   result = {}
@@ -158,6 +153,6 @@ def _naming(both, divided, train_labels, labels, num_classes):
   )
 
 
-@functools.partial(jax.jit, static_argnames=("num_classes", "budget"))
-def _ewp(f, labels, num_classes, budget):
-  return metrics.energy_weighted_purity(f, labels, num_classes, budget=budget)
+_ewp = jax.jit(
+  metrics.energy_weighted_purity, static_argnames=("num_classes", "budget")
+)

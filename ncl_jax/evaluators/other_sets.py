@@ -29,7 +29,6 @@ def shifted(spec: str, config: ConfigDict, source: Source) -> Source:
 
 def transfer_digest(config: ConfigDict, source: Source) -> dict[str, str]:
   """`eval.transfer` -> digest of its data; {} if there is none."""
-  del source
   spec = config.eval.transfer
   return {spec: fingerprints.data(transfer(spec, config))} if spec else {}
 

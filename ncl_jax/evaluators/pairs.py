@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import methods, metrics
-from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import feature_stats
 from ncl_jax.evaluators.embedding import embed_images, embed_texts
@@ -136,9 +135,6 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   the images are texts; of one on pairs of images "image" and "partner", without class
   names and words. All on f, test split.
 
-  Args:
-    run: its data have captions or partners.
-
   Returns:
     {"settings", "recall", "chance", "zero_shot", the two sides, "both", "dimensions"}:
     recall "image_to_text@1" and so on, where images of the same caption count as each
@@ -148,9 +144,6 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     "_chance"; of each side what `feature_stats.statistics` gives, of both the active
     dimensions that they share. Of each dimension that is active for images its mean,
     and the words and images (positions, captions, texts) that activate it most.
-
-  Raises:
-    InputError: if the data have no pairs.
   """
   config, source = run.config, run.source
   test = source.split("test")
@@ -264,7 +257,7 @@ def _dimensions(config, f, by_word, words, source):
   """Of each active dimension, the most active first: its words and images."""
   rows = []
   captions = _captions(source)
-  texts = texts_lib.from_pictures(source.split("test").images) if source.texts else ()
+  texts = source.texts_of("test")
   mean = f.mean(0)
   live = np.flatnonzero(np.abs(f).max(0) > config.eval.threshold)
   for d in live[np.argsort(-mean[live], kind="stable")]:

@@ -1,4 +1,4 @@
-"""What an evaluator declares of itself, and the list of those that do."""
+"""The declaration of an evaluator, and the registry of all."""
 
 import dataclasses
 import functools
@@ -27,21 +27,6 @@ GROUPS = (
 )
 
 
-def _no_rows(config: ConfigDict, source: Source) -> tuple[rows_lib.Row, ...]:
-  del config, source
-  return ()
-
-
-def _no_options(config: ConfigDict) -> dict[str, Any]:
-  del config
-  return {}
-
-
-def _no_data(config: ConfigDict, source: Source) -> dict[str, str]:
-  del config, source
-  return {}
-
-
 @dataclasses.dataclass(eq=False)
 class Evaluator:
   """A function from a run to numbers, with what others must know of it.
@@ -68,7 +53,7 @@ class Evaluator:
 
   name: str
   function: Callable[..., dict[str, Any]]
-  rows: Callable[[ConfigDict, Source], Sequence[rows_lib.Row]] = _no_rows
+  rows: Callable[[ConfigDict, Source], Sequence[rows_lib.Row]] = lambda *_: ()
   labels: bool = True
   images: bool = False
   network: bool = False
@@ -77,8 +62,8 @@ class Evaluator:
   trains: bool = False
   listed: bool = True
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
-  asked: Callable[[ConfigDict], dict[str, Any]] = _no_options
-  reads: Callable[[ConfigDict, Source], dict[str, str]] = _no_data
+  asked: Callable[[ConfigDict], dict[str, Any]] = lambda _: {}
+  reads: Callable[[ConfigDict, Source], dict[str, str]] = lambda *_: {}
 
   def __post_init__(self) -> None:
     """Documentation and signature are the function's."""

@@ -15,7 +15,6 @@ from ncl_jax.evaluators.run import LAYERS, FeatureSource
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The precision on h and on f."""
-  del source
   return rows_lib.accuracies(
     "retrieval",
     "retrieval precision",
@@ -40,9 +39,6 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     {"settings", "h": {...}, "f": {...}}: precision (P@k) and average_precision (mAP@k)
     of the test split against itself, each query left out, and both with `_in_train`
     where the training split is searched; in [0, 1].
-
-  Raises:
-    InputError: if the data have no labels.
   """
   config = run.config
   test, train = run.extract("test"), run.extract("train")

@@ -25,7 +25,6 @@ FEW_REGULARIZATION = 1e-2  # few images leave none to choose it on
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The probe's accuracy on other sets and on corrupted images."""
-  del source
   return (
     *(
       Row(
@@ -76,7 +75,6 @@ def evaluate(
   class, and to a few images of each class.
 
   Args:
-    run: with labelled data.
     ood: other sets, as `data.load` takes them; None for `eval.ood`.
 
   Returns:

@@ -49,10 +49,8 @@ def accuracies(
   Args:
     key: of the rows, without the layer.
     label: what a reader sees, without the layer.
-    note: their definition.
     columns: layer -> heading in the table of controls.
     name: of the number in the result's layer.
-    chance: see `Row`.
   """
   return tuple(
     Row(

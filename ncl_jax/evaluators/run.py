@@ -31,8 +31,6 @@ class FeatureSource(abc.ABC):
 
   Attributes:
     config: resolved settings; its transform makes f of z.
-    source: the data.
-    mesh: of this process.
   """
 
   config: ConfigDict
@@ -40,11 +38,7 @@ class FeatureSource(abc.ABC):
   mesh: Mesh
 
   def extract(self, split: str) -> Features:
-    """Features of a split, computed once: take the arrays as read-only.
-
-    Args:
-      split: "train", "test", ...
-    """
+    """Features of a split, computed once: take the arrays as read-only."""
     kept = self.__dict__.setdefault("_kept", {})
     if split not in kept:
       kept[split] = self._extract(split)
@@ -69,7 +63,18 @@ class FeatureSource(abc.ABC):
 
   def describe(self, **settings: Any) -> dict[str, Any]:
     """The settings that a result needs to be repeated."""
-    return describe(self.config, self.source, **settings)
+    config = self.config
+    return settings | {
+      "transform": config.loss.transform,
+      "method": config.method,
+      "seed": config.seed,
+      "source": self.source.name,
+      "unseen_test_images": self.source.unseen()[0],
+      "eval_crop": config.augment.eval_crop,
+      "size": config.augment.size,
+      "mean": list(config.augment.mean),
+      "std": list(config.augment.std),
+    }
 
   @abc.abstractmethod
   def _extract(self, split: str) -> Features:
@@ -85,12 +90,8 @@ class Run(FeatureSource):
   """A network with its settings and data.
 
   Attributes:
-    config: resolved settings, from the work directory's config.json.
     variables: {"params", "batch_stats"} of one checkpoint.
-    source: its data.
-    mesh: of this process.
     path: the absolute work directory; empty for a network that lies nowhere.
-    step: of the checkpoint.
   """
 
   config: ConfigDict
@@ -158,18 +159,3 @@ def open_run(
     path, shapes, sharding_lib.replicated(mesh), step
   )
   return Run(config, variables, source, mesh, path, step)
-
-
-def describe(config: ConfigDict, source: Source, **settings: Any) -> dict[str, Any]:
-  """The settings that a result needs to be repeated."""
-  return settings | {
-    "transform": config.loss.transform,
-    "method": config.method,
-    "seed": config.seed,
-    "source": source.name,
-    "unseen_test_images": source.unseen()[0],
-    "eval_crop": config.augment.eval_crop,
-    "size": config.augment.size,
-    "mean": list(config.augment.mean),
-    "std": list(config.augment.std),
-  }

@@ -44,7 +44,6 @@ RULES = {
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """Each rule of the paper's table, by a probe, by retrieval and on another set."""
-  del source
   return tuple(
     Row(
       f"selection_{name}{end}",
@@ -143,7 +142,6 @@ def choose(
   Args:
     parts: features of each split; the orders are those of "train".
     config: its transform gives the whole features; its seed, the random rows.
-    keep: k.
   """
   f = _form(parts, config.loss.transform)
   signed, rectified = _form(parts, "identity"), _form(parts, "relu")
@@ -205,8 +203,6 @@ def ablation(
   Args:
     f: features of "train" and "test".
     parts: their labels.
-    threshold: |f| below it counts as zero.
-    seed: of the rows that the probe's penalty is chosen on.
 
   Returns:
     ea and frequency: Spearman's rank correlation of the expected activation, and of the
@@ -269,7 +265,6 @@ def score(
     parts: labels of each split.
     classes: number of classes, by the prefix of the splits' names.
     config: gives the number of nearest that count, and the seed of the held-out part.
-    *draws: the row's features.
   """
   rows = []
   for sets in draws:

@@ -24,7 +24,6 @@ TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """SEPIN of f and the agreement of its views."""
-  del source
   return (
     *(
       Row(
@@ -126,11 +125,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 
 def dimensions(run: Run) -> np.ndarray:
-  """SEPIN of each dimension of `f` on the test split: the mean over its batches.
-
-  Returns:
-    [D] in nats.
-  """
+  """SEPIN of each dimension of `f` on the test split, mean over batches: [D] nats."""
   config = run.config
   views = run.extract_two_views("test")
   one, other = (view.layer("f", config.loss.transform) for view in views)
@@ -158,7 +153,6 @@ def statistics(
     f_a: [N, D] features of one view.
     f_b: [N, D] of the other.
     batches: [2, batches of a half, images of a batch] rows.
-    temperature: of InfoNCE.
 
   Returns:
     For k = 1, 10, 100, as far as there are dimensions, and "all": sepin@k, the mean

@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from ncl_jax import data as data_lib
+from ncl_jax import features
 from ncl_jax.config.supervised_recipe import Recipe
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import supervised_loop, supervised_optimizer
@@ -37,8 +38,6 @@ class Trained:
       given ones where it was frozen.
     heads: layer -> {"kernel" [width, K], "bias" [K]}.
     labels: [N], of the training images that were used.
-    batch_size: images a step.
-    steps: updates.
   """
 
   variables: Any
@@ -81,9 +80,6 @@ def train(
     folder: where checkpoints are kept, so that a stopped run can resume;
       None keeps none.
 
-  Returns:
-    The classifiers after the last step, and the network.
-
   Raises:
     InputError: for settings that cannot work.
     FloatingPointError: if the loss, the gradient, a parameter or a batch statistic
@@ -105,10 +101,9 @@ def train(
   per_epoch = source.steps_per_epoch(batch_size)
   total = recipe.epochs * per_epoch
 
-  # The online probe of pretraining is no part of the network.
-  params = {k: v for k, v in variables["params"].items() if k != "probe"}
-  network = {"params": params, "batch_stats": variables["batch_stats"]}
+  network = features.without_probe(variables)
   network = jax.device_put(network, sharding_lib.replicated(mesh))
+  params = network["params"]
   depths = supervised_optimizer.depths_of(params["backbone"], frozen)
   optimizer = supervised_optimizer.make_optimizer(recipe, depths, batch_size, per_epoch)
   task = Task(recipe, config, source.num_classes, layers, frozen)

@@ -26,9 +26,6 @@ class Plan:
   Attributes:
     source: its split "train" is run through.
     config: of the run: the seed, and how often to save.
-    mesh: batches are split over its devices.
-    batch_size: images a step.
-    total: steps in all.
   """
 
   source: Source

@@ -15,10 +15,6 @@ from ncl_jax.data.source import Source
 def init_heads(config: ConfigDict, source: Source, layers: tuple[str, ...]) -> Any:
   """The classifiers before the first step: torch's Linear, uniform in +-width^-1/2.
 
-  Args:
-    config: resolved settings; its seed determines the draw.
-    layers: of h, hidden, z, f.
-
   Returns:
     layer -> {"kernel" [width, K], "bias" [K]}.
   """

@@ -21,11 +21,8 @@ class Task:
   """What is trained.
 
   Attributes:
-    recipe: how.
     config: resolved settings of the run that the network comes from.
-    num_classes: K.
     layers: what the classifiers see; "h" alone if the network is trained too.
-    frozen: whether the network stays as it is.
   """
 
   recipe: Recipe
@@ -37,9 +34,6 @@ class Task:
 
 def make_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh):
   """The compiled update: one view of each image, network, cross entropy, optimiser.
-
-  Args:
-    optimizer: of the trained parameters.
 
   Returns:
     `step(state, network, batch) -> (state, values)`; batch = {"image": uint8

@@ -108,7 +108,6 @@ def export_variables(
   Args:
     names: "torch" (names, layout and counters of the released code) or "ours"
       (`params/backbone/conv1/kernel`).
-    step: which checkpoint; None for the newest.
 
   Raises:
     InputError: for other names, if the file is there already, or for torch's names
@@ -117,18 +116,15 @@ def export_variables(
   checks.choice("names", names, NAMES)
   _check_out(out, ".safetensors")
   run = open_run(workdir, step, source)
-  if names == "torch":
-    _check_released(run)
   variables = jax.device_get(run.variables)
   if names == "torch":
+    _check_released(run)
     # The released code knows no such parameters: its classifier is our probe.
     for name in ("loss", "classifier"):
       variables["params"].pop(name, None)
-  arrays = (
-    interop.to_torch(variables)
-    if names == "torch"
-    else traverse_util.flatten_dict(variables, sep="/")
-  )
+    arrays = interop.to_torch(variables)
+  else:
+    arrays = traverse_util.flatten_dict(variables, sep="/")
   metadata = {"ncl_jax": ncl_jax.__version__, "step": str(run.step)}
   _write(out, lambda f: f.write(interop.tensors_to_bytes(arrays, metadata)))
 
@@ -149,7 +145,6 @@ def export_features(
 
   Args:
     split: "train" or "test".
-    step: which checkpoint; None for the newest.
 
   Raises:
     InputError: for another split, or if the file is there already.

@@ -39,7 +39,7 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
       evaluate(step)
     except Stopped:
       raise
-    # Whatever it is, the other checkpoints are to be evaluated all the same.
+    # Whatever it is, the other checkpoints are still evaluated.
     except Exception as error:  # noqa: BLE001
       gone = isinstance(error, FileNotFoundError | InputError)
       if gone and step not in checkpoint.steps(path):
@@ -54,9 +54,6 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
 
 def follow(path: pathlib.Path, poll_seconds: float = POLL_SECONDS) -> Iterator[int]:
   """The steps of a run's checkpoints, each once, the oldest first, as they appear.
-
-  Args:
-    poll_seconds: how long to wait before looking again.
 
   Yields:
     Steps; ends after that of a complete training.

@@ -63,8 +63,6 @@ class Codes(FeatureSource):
 
   Attributes:
     config: of `base`, with the codes' width and no transform.
-    source: the data.
-    mesh: of this process.
     base: gives the layer, and h.
     encode: [N, F] -> [N, width].
     layer_name: "h", or "f" of a network without a transform.
@@ -112,7 +110,6 @@ def fitted(base: FeatureSource, kind: str) -> Codes | None:
 
   Args:
     base: gives h, which they are fitted to on training images.
-    kind: of `FITS`.
 
   Returns:
     None where there are none: NMF has no parts of values below 0, as a transformer's

@@ -40,8 +40,8 @@ def compare(
   """Trains or reuses both methods, evaluates them and the controls, writes a report.
 
   The two runs of a seed share initialisation, order and views; only the transform
-  differs. An evaluator that fails stops no other. What has been measured is kept, and
-  not measured again by another call.
+  differs. An evaluator that fails stops no other. Results are kept, and another call
+  reuses them.
 
   Args:
     config: an NCL config; CL is the same without its transform.

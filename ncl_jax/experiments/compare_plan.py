@@ -30,9 +30,7 @@ def describe(
 
   Args:
     config: as for `compare.compare`.
-    workdir: where it would be.
     recipe: what `config` was before settings were changed on the command line.
-    seeds: how many pairs.
     **asked: evaluators, controls and control_evaluators, as for `compare.compare`.
 
   Raises:

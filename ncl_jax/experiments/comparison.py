@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 import ncl_jax
 from ncl_jax import methods as methods_lib
-from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import registry
 from ncl_jax.evaluators import rows as rows_lib
@@ -49,7 +48,6 @@ def comparison(
   seeds: list[int],
 ) -> Comparison:
   """Everything that the report shows, as plain arrays."""
-
   rows = tuple(
     row
     for row in registry.rows(config, source)
@@ -99,9 +97,7 @@ def comparison(
     labels=labels,
     images=split.pictures(thumbnails.SIDE),
     class_names=source.class_names,
-    texts=tuple(texts_lib.from_pictures(split.images[np.arange(len(split))]))
-    if source.texts
-    else (),
+    texts=tuple(source.texts_of("test")),
     files=tuple(split.files.names()) if split.files else (),
     threshold=resolved.eval.threshold,
   )

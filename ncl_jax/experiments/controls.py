@@ -120,9 +120,8 @@ def make(key: str, cl: Run, ncl: Run) -> FeatureSource | None:
     ncl: the run with one.
 
   Returns:
-    None where there is no such control: of networks without BatchNorm none is
-    calibrated, of texts there are no pixels, of values below 0 no NMF, and two towers
-    alone are rotated whole.
+    None where the control does not exist: calibration needs BatchNorm, pixels need
+    images, NMF needs values of at least 0, and only two towers are rotated whole.
   """
   transform = ncl.config.loss.transform
   if key in rivals.RIVALS:
@@ -155,7 +154,6 @@ def last_layer(
     run: the network that gives z; not changed.
     matrix: [D, M].
     shift: [M], or a number for all.
-    transform: see `nonneg.NAMES`.
 
   Raises:
     InputError: if the network has no projector.
@@ -187,9 +185,6 @@ def last_layer(
 def calibrate(run: Run) -> Run:
   """BatchNorm's running statistics from training images, without any training.
 
-  Args:
-    run: the network; not changed.
-
   Returns:
     The network after `CALIBRATION_BATCHES` forward passes in training mode, enough that
     nothing is left of the statistics before.
@@ -197,7 +192,7 @@ def calibrate(run: Run) -> Run:
   config, source, mesh, variables = run.config, run.source, run.mesh, run.variables
   model = config_lib.model(config)
   view = config_lib.augmentation(config)
-  params = {k: v for k, v in variables["params"].items() if k != "probe"}
+  params = features.without_probe(variables)["params"]
 
   @functools.partial(jax.jit, out_shardings=sharding_lib.replicated(mesh))
   def forward(params, batch_stats, images, texts):

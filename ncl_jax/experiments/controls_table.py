@@ -20,12 +20,11 @@ def controls_table(
 ) -> str:
   """A line a method or control, a column a metric; means over seeds.
 
+  Columns and lines without a number are left out.
+
   Args:
     results: key of a method or control -> for each seed, evaluator -> result.
     labels: key -> what a reader sees.
-
-  Returns:
-    Lines joined by newlines; columns and lines without a number are left out.
   """
   rows = {row.key: row for row in registry.rows(config, source) if row.column}
   columns = {key: row.column for key, row in rows.items()}

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ncl_jax import features, methods, models
-from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import embedding, pairs
@@ -30,7 +29,6 @@ def explore(
 
   Args:
     versus: of another on the same data, to switch to; None for none.
-    step: which checkpoint of `workdir`; None for the newest.
     out: the file; None for WORKDIR/explorer.html.
     sepin: compute it for each dimension, which takes longer than all else.
 
@@ -60,9 +58,7 @@ def explore(
   items = run.source.kind
   note = "" if split is whole else f"{len(ids)} of {len(whole)} test {items}"
   words = tuple(pairs.words_of(() if split.captions is None else split.captions))
-  texts: tuple[str, ...] = ()
-  if run.source.texts:
-    texts = tuple(texts_lib.from_pictures(split.images[np.arange(len(ids))]))
+  written = run.source.texts_of("test")
   # With a text tower, the partner of an image is its text.
   partners = None
   if split.partners and not all(methods.of(x.config).captions for x in opened):
@@ -84,7 +80,7 @@ def explore(
     captions=split.captions,
     words=words if any(side.words is not None for side in sides) else (),
     partners=partners,
-    texts=texts,
+    texts=tuple(written[i] for i in ids) if written else (),
     files=tuple(split.files.names()) if split.files else (),
   )
   return explorer.write(out or run.path / "explorer.html", page)

@@ -3,9 +3,6 @@
 import pathlib
 from collections.abc import Sequence
 
-import numpy as np
-
-from ncl_jax.data import texts as texts_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.host import paths
@@ -61,9 +58,7 @@ def draw(
     labels=test.labels,
     images=split.pictures(thumbnails.SIDE),
     class_names=source.class_names,
-    texts=tuple(texts_lib.from_pictures(split.images[np.arange(len(split))]))
-    if source.texts
-    else (),
+    texts=tuple(source.texts_of("test")),
     threshold=method.config.eval.threshold,
   )
   rows = [

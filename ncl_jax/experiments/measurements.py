@@ -101,7 +101,7 @@ class Measurements:
   def _made(self, key: str, seed: int, pair: dict[str, Run]) -> FeatureSource | None:
     try:
       return controls.make(key, pair["cl"], pair["ncl"])
-    # As in `execute.attempt`: the evaluations of hours are not to be lost.
+    # As in `execute.attempt`: one failure must not lose hours of evaluations.
     except Exception as error:
       if jax.process_count() > 1 or key == "untrained":
         raise  # the report is made with that one

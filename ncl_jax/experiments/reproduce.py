@@ -24,6 +24,7 @@ SEEDS = 5
 ACCURACY, SPARSITY = 0.015, 0.05
 # NCL's consistency over CL's: at least so much of the paper's ratio.
 RATIO = 0.5
+ACCURACIES = {"probe_sgd_h": "linear probe", "finetune_h": "finetuning"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Claim:
   """A statement about the means over seeds, made before the first run.
 
   Attributes:
-    text: to be read.
     metric: a row of the table.
     method: "cl", "ncl", or "ratio" or "gain" of NCL's to CL's.
     low: the least that makes it true.
@@ -75,14 +75,11 @@ def claims(config: ConfigDict) -> list[Claim]:
   cl, ncl = expected.get("cl", {}), expected.get("ncl", {})
   made = []
   for method, numbers in expected.items():
-    for key, name in (("probe_sgd_h", "linear probe"), ("finetune_h", "finetuning")):
+    for key, name in ACCURACIES.items():
       if key in numbers and method in ("cl", "ncl"):
-        made.append(
-          _near(
-            f"{method.upper()}'s {name} accuracy", key, method, numbers[key], ACCURACY
-          )
-        )
-  for key, name in (("probe_sgd_h", "linear probe"), ("finetune_h", "finetuning")):
+        what = f"{method.upper()}'s {name} accuracy"
+        made.append(_near(what, key, method, numbers[key], ACCURACY))
+  for key, name in ACCURACIES.items():
     if key in cl and key in ncl:
       text = f"NCL's {name} accuracy is not below CL's"
       made.append(Claim(text, key, "gain", 0.0))
@@ -108,29 +105,24 @@ def _near(what: str, metric: str, method: str, number: float, by: float) -> Clai
 
 
 def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
-  """Writes the claims down, once; a directory with other claims is refused.
-
-  Args:
-    seeds: pairs of runs.
-  """
+  """Writes the claims down, once; a directory with other claims is refused."""
   made = claims(config)
-  text = {
+  document = {
     "claims": [dataclasses.asdict(claim) for claim in made],
     "seeds": seeds,
     "config": json.loads(config_lib.to_json(config)),
   }
+  text = json.dumps(document, indent=2, allow_nan=False) + "\n"
   file = path / "claims.json"
   if file.exists():
-    if json.loads(file.read_text(encoding="utf-8")) != json.loads(
-      json.dumps(text, allow_nan=False)
-    ):
+    if json.loads(file.read_text(encoding="utf-8")) != json.loads(text):
       raise InputError(
         f"{file} was written for other claims, seeds or settings: what is claimed "
         "before the runs is not changed after them; choose another --workdir"
       )
   elif jax.process_index() == 0:
     paths.make(path)
-    jsonl.replace(file, json.dumps(text, indent=2, allow_nan=False) + "\n")
+    jsonl.replace(file, text)
   return made
 
 
@@ -145,10 +137,8 @@ def reproduce(
   """Trains, evaluates and judges; called again it goes on where it stopped.
 
   Args:
-    config: an NCL config.
     directory: gets claims.json at once; what `compare` writes; verdicts.json at the
       end.
-    seeds: pairs of runs.
     evaluators: see `compare.compare`.
     dry_run: only tell what would be done; nothing is written.
 
@@ -174,13 +164,10 @@ def reproduce(
 
 
 def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
-  """Compares the report with the claims; writes verdicts.json.
+  """Compares the report with the claims, a line each; writes verdicts.json.
 
   Args:
     path: of a finished comparison.
-
-  Returns:
-    A line a claim.
   """
   report = json.loads((path / "report" / "report.json").read_text(encoding="utf-8"))
   rows, lines = [], []

@@ -1,4 +1,4 @@
-"""What a comparison has measured already: a killed one repeats no evaluation."""
+"""A cache of evaluation results: a comparison that resumes repeats none."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ from ncl_jax.runtime import jsonl
 
 
 class ResultCache:
-  """Results in a JSON-lines file, found again by what they are results of.
+  """Results in a JSON-lines file, by what they are results of.
 
   Args:
     path: the file; made with the first result. Deleted, everything is measured anew.

@@ -21,11 +21,9 @@ SHARES = (0.95, 0.99)  # of the variance, that the directions of a rotation hold
 
 @dataclasses.dataclass(frozen=True)
 class Rival:
-  """What can be made of CL's f.
+  """A rival.
 
   Attributes:
-    label: what a reader sees.
-    note: what it is.
     fit: from CL's f of training images, NCL's run and a seed to the features.
   """
 
@@ -35,12 +33,7 @@ class Rival:
 
 
 def rival(key: str, cl: Run, ncl: Run) -> baseline_features.Codes:
-  """The features of a rival of a pair of runs of one seed, as codes of CL's f.
-
-  Args:
-    key: of `RIVALS`.
-    cl: the run without a transform.
-    ncl: the run with one.
+  """The features of a rival, of `RIVALS`, for the runs of one seed: codes of CL's f.
 
   Raises:
     InputError: if `cl` has a transform.
@@ -61,14 +54,7 @@ def _active(ncl: Run) -> np.ndarray:
 
 
 def both_signs(f: np.ndarray) -> np.ndarray:
-  """Twice as many dimensions, none negative.
-
-  Args:
-    f: [N, D].
-
-  Returns:
-    [N, 2 D]: the positive parts of f, then of -f.
-  """
+  """The positive parts of f [N, D], then of -f: [N, 2 D], none negative."""
   return np.maximum(np.concatenate([f, -f], axis=1), 0)
 
 
@@ -100,9 +86,7 @@ def kmeans(f: np.ndarray, width: int, active: int, seed: int) -> Encode:
 
   Args:
     f: [N, D] of training images.
-    width: number of clusters.
     active: of each image so many stay at most.
-    seed: of the start.
 
   Returns:
     [N, D] -> [N, width]: how much nearer than on average a cluster is, 0 for those that
@@ -125,7 +109,6 @@ def subspace(f: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
   """Mean [D] and the fewest principal directions [D, R] that hold a share of variance.
 
   Args:
-    f: [N, D].
     share: above 0 and at most 1.
 
   >>> subspace(np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.1]]), 0.95)[1].shape

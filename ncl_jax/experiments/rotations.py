@@ -6,14 +6,10 @@ import numpy as np
 
 
 def varimax(f: np.ndarray, iterations: int = 100) -> np.ndarray:
-  """The rotation R that maximises `sum_j var_n((f R)_nj^2)`: sparse axes.
+  """The rotation R [D, D] that maximises `sum_j var_n((f R)_nj^2)`: sparse axes.
 
   Args:
     f: [N, D].
-    iterations: at most.
-
-  Returns:
-    [D, D], orthogonal.
 
   Reference: Kaiser 1958, "The varimax criterion for analytic rotation".
   """
@@ -35,10 +31,6 @@ def orient(turned: np.ndarray, rotation: np.ndarray) -> np.ndarray:
 
   Args:
     turned: [N, D], features after the rotation.
-    rotation: [D, D].
-
-  Returns:
-    [D, D].
   """
   third = np.mean((turned - turned.mean(0)) ** 3, 0)
   return rotation * np.where(third < 0, -1.0, 1.0)
@@ -49,7 +41,6 @@ def ica(z: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
   Args:
     z: [N, D]; directions without variance are left out, so M <= D.
-    seed: of the start.
 
   Reference: Hyvarinen and Oja 2000 (FastICA), scikit-learn's.
   """

@@ -51,9 +51,6 @@ def parse_grid(text: str) -> dict[str, list[str]]:
   Args:
     text: fields with their values, "FIELD=VALUE,VALUE;FIELD=VALUE".
 
-  Returns:
-    Field -> its values, in their order.
-
   Raises:
     InputError: if it is not of that form, or a value or field stands there twice.
 
@@ -156,11 +153,8 @@ def sweep(
   with that of its untrained network and of raw pixels.
 
   Args:
-    config: what is not in the grid.
     workdir: gets a work directory for each trial, measured.jsonl, and of all trials
       sweep.jsonl, sweep.md and sweep.png, written anew after each.
-    grid: see `parse_grid`.
-    recipe: see `trials`.
     evaluators: of `registry.single`; those that need labels are left out without
       them.
 
@@ -193,7 +187,7 @@ def _sweep(made: Sequence[Trial], root: pathlib.Path, names: Sequence[str]) -> s
       row |= _measured(trial, root / trial.name, known, names)
     except Stopped:
       raise
-    # Whatever it is, the other trials are to run all the same.
+    # Whatever it is, the other trials still run.
     except Exception as error:
       if jax.process_count() > 1:
         raise  # the other processes would wait for this one

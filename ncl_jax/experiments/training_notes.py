@@ -1,4 +1,4 @@
-"""What a report must say of the training that its numbers rest on."""
+"""Notes for a report on runs that are hardly trained, unfinished or shortened."""
 
 import math
 from collections.abc import Sequence

@@ -64,7 +64,6 @@ class Comparison:
   """CL, NCL and their controls on one test set.
 
   Attributes:
-    title: heading of the report.
     facts: (name, text) pairs: data set, command, versions.
     remarks: what the report does and does not show.
     metrics: rows of the table, those of one group together.
@@ -75,7 +74,6 @@ class Comparison:
     labels: classes of the test images, -1 = unlabelled, shape [N].
     images: uint8 test images, shape [N, H, W, C] with C 1 or 3, of any size: they are
       only shown.
-    class_names: names of the classes.
     texts: N texts that the images are, see `data.texts`; () for images.
     glossary: (word, meaning) pairs, at the top of the report.
     files: N names of the images' files; () where they are no files.

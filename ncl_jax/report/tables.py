@@ -37,7 +37,6 @@ def decimals(metric: Metric, numbers: list[float], whole: bool = False) -> int:
   """Decimals that give the largest number three significant digits, within 1 to 6.
 
   Args:
-    metric: gives the unit.
     numbers: what one row shows, in the metric's unit; NaN is passed over.
     whole: every value is a whole number: then 0.
   """
@@ -160,11 +159,7 @@ def legend(comparison: Comparison) -> str:
 
 
 def text(comparison: Comparison) -> str:
-  """The table for a terminal: aligned columns, a heading for each group.
-
-  Returns:
-    Lines joined by newlines, with what the number of seeds allows at the end.
-  """
+  """The table for a terminal: aligned columns, headings of groups, the claim below."""
   body = rows(comparison)
   lines: list[tuple[str, ...]] = [("", *columns(comparison))]
   group = None

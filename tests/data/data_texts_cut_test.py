@@ -10,6 +10,8 @@ from programs import ROOT, call
 
 from ncl_jax import config as config_lib
 from ncl_jax import data, losses
+from ncl_jax.evaluators.run import Run
+from ncl_jax.runtime import sharding
 
 # 22 characters of three bytes: 66 bytes, the ends are beyond the usual 64.
 LONG = [f"{'猫' * 22}{i:02d}" for i in range(40)]
@@ -84,13 +86,12 @@ def test_losses_without_negatives_say_so(name):
 
 
 def test_results_count_the_test_images_of_unseen_classes():
-  from ncl_jax.evaluators.run import describe
-
   source = tiny.source()
   config = config_lib.resolve(tiny.config(), source)
-  assert describe(config, source)["unseen_test_images"] == 0
+  run = Run(config, None, source, sharding.make_mesh())
+  assert run.describe()["unseen_test_images"] == 0
   test = source.split("test")
   source.split("train").labels[:] = 0
   expected = int((test.labels > 0).sum())
   assert expected > 0
-  assert describe(config, source)["unseen_test_images"] == expected
+  assert run.describe()["unseen_test_images"] == expected

@@ -59,7 +59,6 @@ class Exploration:
   """Images and one or two methods' features of them.
 
   Attributes:
-    title: heading of the page.
     images: uint8 [N, H, W, C] with C 1 or 3, of any size: they are only shown.
     labels: [N] classes; -1 where unknown.
     class_names: of the classes; numbers stand for missing ones.
@@ -126,7 +125,6 @@ def dimensions(
     f: [N, D] features.
     labels: [N]; -1 where unknown.
     num_classes: K; 0 for none.
-    threshold: see above.
 
   Returns:
     active [D] number of images; expected [D] mean of f; consistency [D] and entropy [D]

@@ -27,7 +27,6 @@ class Sprite:
     columns: thumbnails in a row of a sheet.
     rows: rows of a full sheet; the last sheet is as full as the others.
     mime: of the sheets.
-    sheets: the files.
   """
 
   width: int

@@ -69,7 +69,6 @@ class Picture:
   """One finished figure.
 
   Attributes:
-    title: heading.
     caption: what is seen and how it is defined.
     description: what the picture shows, for a reader who cannot see it.
     wide: the figure, panels side by side.
@@ -171,14 +170,7 @@ def render(figure: Figure, file: str) -> Image:
 def picture(
   draw: Callable[[bool], Figure], name: str, title: str, caption: str, description: str
 ) -> Picture:
-  """Renders a figure in both widths.
-
-  Args:
-    draw: draws it, given whether the page is narrow.
-    title: see `Picture`.
-    caption: see `Picture`.
-    description: see `Picture`.
-  """
+  """Renders a figure in both widths; for the arguments see `Picture`."""
   return Picture(
     title,
     caption,

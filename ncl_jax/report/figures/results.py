@@ -48,9 +48,8 @@ def _time_axis(methods: list[Method]) -> str:
   """ "epoch" where each row has its own, else "step": whole epochs would overlap."""
   for method in methods:
     epochs = [_number(row, "epoch") for row in method.curve]
-    if not all(a < b for a, b in zip(epochs, epochs[1:], strict=False)):
-      return "step"
-    if not all(math.isfinite(x) for x in epochs):
+    rising = all(a < b for a, b in zip(epochs, epochs[1:], strict=False))
+    if not (rising and all(map(math.isfinite, epochs))):
       return "step"
   return "epoch"
 
@@ -130,8 +129,6 @@ def _rows(
   """Lays out one line a method under each metric, and marks chance by a dotted line.
 
   Args:
-    comparison: gives methods, values and chance levels.
-    shown: the metrics, from top to bottom.
     narrow: whether labels take more lines and less width.
     draw: called with the method's index, the method, its colour, the line's height on y
       axis, its values in percent, and their mean.
@@ -181,12 +178,6 @@ def _active(comparison: Comparison, method: Method) -> str:
   return f"{mean:.0f}"
 
 
-def _seed_sentence(comparison: Comparison) -> str:
-  if len(comparison.seeds) == 1:
-    return "One seed."
-  return f"Dark points: the {len(comparison.seeds)} seeds."
-
-
 def interpretability(comparison: Comparison) -> drawing.Picture | None:
   """Bars of the interpretability percentages; None where there are none."""
   shown = _shares(comparison, "Interpretability")
@@ -219,12 +210,14 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
     drawing.legend(figure, handles, labels)
     return figure
 
+  count = len(comparison.seeds)
+  seeds = "One seed." if count == 1 else f"Dark points: the {count} seeds."
   return drawing.picture(
     draw,
     "interpretability",
     "Sparsity and consistency",
     "Bars: means; at their ends the value and the number of active dimensions (|f| >"
-    f" {comparison.threshold:g} for at least one image). {_seed_sentence(comparison)}"
+    f" {comparison.threshold:g} for at least one image). {seeds}"
     f" {_definitions(shown)}",
     _values_in_words(comparison, shown),
   )

@@ -25,7 +25,12 @@ CLASS_COLORS = (
   "#56B4E9",
   "#000000",
 )
-ORDERS = {"ea_signed": "largest EA, signed", "ea_relu": "largest EA, rectified"}
+# Key of a selection's rule, its label and the dashes of its line.
+RULES = {
+  "random": ("random dimensions", ":"),
+  "ea_signed": ("largest EA, signed", "-"),
+  "ea_relu": ("largest EA, rectified", "--"),
+}
 
 
 def activations(comparison: Comparison) -> drawing.Picture:
@@ -101,7 +106,6 @@ def maps(
   """t-SNE maps of features, coloured by class.
 
   Args:
-    comparison: gives labels and the classes' names.
     layers: a panel each: heading and features [N, W] of the comparison's images.
     seed: of the choice of images and of t-SNE.
   """
@@ -154,7 +158,6 @@ def selection_curve(
   """Probe accuracy over the number of dimensions kept; None without any result.
 
   Args:
-    comparison: gives the two methods' names.
     results: for each, the last result of the program `selection`; None without.
   """
   methods = [
@@ -166,14 +169,11 @@ def selection_curve(
   ]
   if not methods:
     return None
-  lines = {"random": ("random dimensions", ":")}
-  lines |= {name: (text, "-") for name, text in ORDERS.items()}
-  lines["ea_relu"] = (ORDERS["ea_relu"], "--")
 
   def draw(narrow: bool) -> Figure:
     figure, (ax,) = drawing.panels(1, 4.1 if narrow else 6.4, 3.6)
     for _, color, curve in methods:
-      for name, (_, dashes) in lines.items():
+      for name, (_, dashes) in RULES.items():
         x = [row["k"] for row in curve]
         # Matplotlib leaves out what is undefined.
         y = [100 * number(row, (name, "probe")) for row in curve]
@@ -182,10 +182,10 @@ def selection_curve(
     ax.xaxis.set_major_formatter("{x:.0f}")
     ax.set(xlabel="dimensions kept", ylabel="linear probe, %")
     handles = [Line2D([], [], color=color) for _, color, _ in methods]
-    handles += [Line2D([], [], color="#555555", ls=ls) for _, ls in lines.values()]
+    handles += [Line2D([], [], color="#555555", ls=ls) for _, ls in RULES.values()]
     names = [drawing.plain(method.label, 24) for method, _, _ in methods]
     columns = 2 if narrow else 3
-    names += [text for text, _ in lines.values()]
+    names += [text for text, _ in RULES.values()]
     figure.legend(handles, names, loc="outside upper center", ncols=columns)
     return figure
 
