@@ -218,9 +218,6 @@ def sgd(
     weight_decay: at least 0; 1-D parameters are not decayed.
     momentum: in [0, 1).
 
-  Returns:
-    An optax transformation.
-
   Raises:
     InputError: a value out of range.
   """
@@ -239,9 +236,6 @@ def adamw(
   Args:
     learning_rate: a number, or a schedule of the step counted from 0.
     weight_decay: at least 0; 1-D parameters are not decayed.
-
-  Returns:
-    An optax transformation.
 
   Raises:
     InputError: a value out of range.

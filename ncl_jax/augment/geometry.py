@@ -92,7 +92,6 @@ def resize_weights(
     length: [...] number of pixels of the crop, at least 1.
     size: number of output pixels.
     extent: number of pixels of the whole image along this axis.
-    dtype: of the result.
 
   Returns:
     [..., size, extent], rows sum to 1, zero outside the crop.
@@ -221,10 +220,8 @@ def random_crops(
   """Crops, resizes and optionally flips boxes of each image; see `resized_crop`.
 
   Args:
-    images: [N, H, W, C], floating-point.
     boxes: int [N, V, 4]: top, left, height, width, in pixels, inside the image.
     flipped: bool [N, V], whether to flip horizontally; None: no flips.
-    size: side of the result, pixels.
     block: output pixels at a time, a divisor of `size`. `size` itself selects
       `apply_separable`, which has no gathers.
 

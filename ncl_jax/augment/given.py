@@ -38,9 +38,7 @@ def per_image(name: str, given: Array, x: jax.Array) -> jax.Array:
   """Returns a number for each image, in the type of the images.
 
   Args:
-    name: what the message calls the numbers.
     given: [N] real numbers.
-    x: [N, ..] images.
 
   Raises:
     InputError: another shape or type.

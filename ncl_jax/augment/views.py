@@ -21,8 +21,6 @@ from ncl_jax.augment.geometry import (
 )
 from ncl_jax.errors import InputError
 
-_VIEWS = 2
-
 
 def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.Array:
   """Makes two random views of each image.
@@ -33,7 +31,6 @@ def two_views(key: jax.Array, images: jax.Array, config: AugmentConfig) -> jax.A
   number of devices.
 
   Args:
-    key: random key.
     images: uint8 [N, H, W, C], with as many channels as `config.mean`.
     config: static under `jax.jit`.
 
@@ -229,9 +226,7 @@ _COUNTS = {
 }
 
 
-def view_parameters(
-  key: jax.Array, n: int, views: int = _VIEWS
-) -> dict[str, jax.Array]:
+def view_parameters(key: jax.Array, n: int, views: int = 2) -> dict[str, jax.Array]:
   """Draws the augmentation parameters for `views` views of each of n examples.
 
   Returns:

@@ -14,11 +14,8 @@ def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
   """Returns class numbers as int32, from booleans or integers of any width.
 
   Args:
-    name: of the labels, in messages.
     given: [rows] in 0..num_classes-1; -1 for no label. A traced array, or one spread
       over processes, cannot be checked; its labels out of range stay out of range.
-    rows: number of labels.
-    num_classes: number of classes.
 
   Raises:
     InputError: another shape or type, or a label out of range.

@@ -50,9 +50,11 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   if not path.is_file() or path.stat().st_size == 0:
     raise InputError(f"{path} is {'empty' if path.is_file() else 'not a file'}")
   if path.suffix == ".npz":
-    arrays = _read_npz(path)
+    with _told(path, "a .npz file of numbers", InputError):
+      arrays = npz.read(path)
   elif path.suffix == ".safetensors":
-    arrays = _read_safetensors(path)
+    with _told(path, "a .safetensors file", safetensors.SafetensorError, TypeError):
+      arrays = safetensors.numpy.load_file(path)
   else:
     arrays = _read_torch(path)
   if not arrays:
@@ -116,16 +118,6 @@ def _told(path: pathlib.Path, form: str, *errors: type[Exception]) -> Iterator[N
     yield
   except errors as error:
     raise InputError(f"{path} is not {form}: {str(error)[:200]}") from error
-
-
-def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-  with _told(path, "a .npz file of numbers", InputError):
-    return npz.read(path)
-
-
-def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-  with _told(path, "a .safetensors file", safetensors.SafetensorError, TypeError):
-    return safetensors.numpy.load_file(path)
 
 
 def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:

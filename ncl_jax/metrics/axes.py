@@ -55,7 +55,6 @@ def naming_accuracy(
     train_labels: [M] int in -1..num_classes-1.
     f: [N, D] features to score.
     labels: [N] int in -1..num_classes-1.
-    num_classes: number of classes.
     signed: treat `f_d` and `-f_d` as separate dimensions, for features without a
       preferred sign.
 
@@ -125,9 +124,7 @@ def energy_weighted_purity(
   rotation; `naming_accuracy` can.
 
   Args:
-    f: [N, D] features.
     labels: [N] int in -1..num_classes-1.
-    num_classes: number of classes.
     budget: share of the labelled rows, above 0 and at most 1.
 
   Returns:
@@ -165,9 +162,7 @@ def purity_at(f: Array, labels: Array, num_classes: int, counts: Array) -> jax.A
   at the k-th largest value count with equal fractions.
 
   Args:
-    f: [N, D] features.
     labels: [N] int in -1..num_classes-1.
-    num_classes: number of classes.
     counts: [M] values of k, from 1 to the number of labelled rows; others give NaN.
 
   Returns:
@@ -226,7 +221,6 @@ def consistency_at_matched_rates(
     f: [N, D] sparse features.
     other: [N, E] features of the same images.
     labels: [N] int in -1..num_classes-1.
-    num_classes: number of classes.
     threshold: `f_d` is active above it.
     minimum: dimensions of `f` with fewer active images are left out.
 
@@ -276,9 +270,7 @@ def axis_gain(
   Args:
     measure: maps features [N, D] to a scalar. For a measure of training and test
       features, stack them as `f` and split them inside.
-    f: [N, D] features.
     key: random key of the rotations.
-    draws: number of rotations.
 
   Returns:
     `(gain, rotated)`: `measure(f) - rotated`, and the mean under rotation; both [].

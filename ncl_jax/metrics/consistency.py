@@ -38,14 +38,11 @@ def class_consistency(
   under "abs".
 
   Args:
-    f: [N, D] features.
     labels: [N] int in -1..num_classes-1; rows with -1 are not counted.
-    num_classes: number of classes.
     rule: the definition of "active": "abs" is `|f| > threshold` (the released code);
       "positive" is `f > 0`, regardless of the threshold (fits the paper's figures for
       CL).
     threshold: see `rule`.
-    where: [N] rows to count; None = all.
 
   Returns:
     `(rate [D], active [D])`: rate in 0..1, NaN for a dead dimension; active is the
@@ -121,11 +118,8 @@ def purity(
   depend on the order of samples.
 
   Args:
-    f: [N, D] features.
     labels: [N] int in -1..num_classes-1; rows with -1 are not counted.
-    num_classes: number of classes.
     budget: share of the counted samples, above 0 and at most 1.
-    where: [N] rows to count; None = all.
 
   Returns:
     [D] in 0..1; NaN for a dimension that is constant over the counted samples.
@@ -157,9 +151,7 @@ def activated(
   attribute.
 
   Args:
-    f: [N, D] features.
     budget: share of the counted samples, above 0 and at most 1.
-    where: [N] rows to count; None = all.
 
   Returns:
     [N, D] in 0..1; columns sum to m. NaN for a dimension that is constant over the
@@ -199,9 +191,6 @@ def _active_counts(f, labels, num_classes, rule, threshold, where):
   threshold = checks.number("threshold", threshold)
   f, valid, onehot = labelled(f, labels, num_classes, where)
   on = jnp.abs(f) > threshold if rule == "abs" else f > 0
-  return _count(on & valid[:, None], onehot), jnp.all(jnp.isfinite(f), axis=0)
-
-
-def _count(on: jax.Array, onehot: jax.Array) -> jax.Array:
-  """[D, K] number of active samples of each class, as one matrix product."""
-  return jnp.matmul(on.T.astype(onehot.dtype), onehot, precision="highest")
+  on = (on & valid[:, None]).astype(onehot.dtype)
+  counts = jnp.matmul(on.T, onehot, precision="highest")
+  return counts, jnp.all(jnp.isfinite(f), axis=0)

@@ -50,7 +50,6 @@ def l0(f: Array, threshold: float = 1e-5, *, where: Array | None = None) -> jax.
   """Number of active dimensions of each sample: `#(d: |f_nd| > threshold)`.
 
   Args:
-    f: [N, D] features.
     threshold: entries not above it in absolute value count as zero.
     where: [N] rows to count, the others get 0; None = all.
 
@@ -201,7 +200,6 @@ def expected_activation(f: Array, *, where: Array | None = None) -> jax.Array:
 
   Args:
     f: [N, D] features; rows are normalised here, all-zero ones stay zero.
-    where: [N] rows to count; None = all.
 
   Returns:
     [D].

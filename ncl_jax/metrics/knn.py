@@ -35,7 +35,6 @@ def knn_predict(
     train_f: [M, D] the bank; rows are normalised here if `distance` is "cosine".
     train_labels: [M] int; rows with -1 are not searched.
     f: [N, D] queries.
-    num_classes: number of classes.
     k: number of neighbours, at most M.
     temperature: above 0; used only for "cosine".
     distance: "cosine" or "euclidean".

@@ -129,7 +129,7 @@ def _retrieval(f, labels, bank, bank_labels, searched, k, without_self, size):
 
 
 def _expected(top, hit, tied, tied_hits, relevant):
-  """Precision and average precision, averaged over the orders of tied neighbours.
+  """Precision and average precision [B], averaged over the orders of tied neighbours.
 
   Args:
     top: [B, k] similarities, in descending order.
@@ -137,9 +137,6 @@ def _expected(top, hit, tied, tied_hits, relevant):
     tied: [B, 1] number of candidates as similar as the last of `top`.
     tied_hits: [B, 1] how many of them are relevant.
     relevant: [B] number of relevant candidates.
-
-  Returns:
-    `(precision [B], average precision [B])`.
   """
   k = top.shape[1]
   place = jnp.arange(k)[None]

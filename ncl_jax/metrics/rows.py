@@ -49,10 +49,8 @@ def labelled(
   """Like `counted` for labelled rows only, with the labels as one-hot vectors.
 
   Args:
-    f: [N, D] features.
     labels: [N] integers in -1..num_classes-1; rows with -1 do not count.
     num_classes: K.
-    where: [N] rows to count; None = all.
     prefix: put before "f" and "labels" in messages.
 
   Returns:

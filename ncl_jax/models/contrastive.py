@@ -32,7 +32,6 @@ class ContrastiveModel(nn.Module):
       x: images; with `views = V`, row V n + v is view v of example n.
       train: True normalises each view by its batch statistics and updates the running
         statistics (`mutable=["batch_stats"]`); False uses the running statistics.
-      views: number of views per example.
 
     Returns:
       h and z, float32 (float64 for float64 input and parameters).

@@ -22,7 +22,6 @@ class BasicBlock(nn.Module):
   Attributes:
     width: channels of the stage.
     strides: of the first convolution.
-    dtype: of the computation.
   """
 
   width: int
@@ -46,7 +45,6 @@ class Bottleneck(nn.Module):
   Attributes:
     width: channels of the 3x3 convolution.
     strides: of the 3x3 convolution.
-    dtype: of the computation.
   """
 
   width: int

@@ -38,8 +38,6 @@ class TwoTowers(nn.Module):
     """Images [N, H, W, C] and their texts -> h of the images and z of both.
 
     Args:
-      x: images.
-      train: see `models.ContrastiveModel`.
       views: views per image, each with its own text.
       tokens: int32 [N, L], see `byte_tokenizer.encode`; None for empty texts.
 

@@ -51,7 +51,6 @@ class Attention(nn.Module):
   """Multi-head self-attention: `softmax(q k^T / sqrt(width)) v`, then a linear layer.
 
   Attributes:
-    heads: number of heads.
     width: of a head.
     dtype: of the computation. The softmax is float32.
 
@@ -168,7 +167,6 @@ def attention(model: ViT, params: Any, images: jax.Array) -> jax.Array:
   """The last block's attention to each patch, per head.
 
   Args:
-    model: the backbone.
     params: of the backbone, without a projector's.
     images: [B, size, size, C].
 

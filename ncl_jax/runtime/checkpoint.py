@@ -126,7 +126,6 @@ class Checkpoints:
 
     Args:
       what: is to be written, for the message.
-      *trees: of arrays.
 
     Raises:
       SaveError: if there is less free space than the arrays take.
@@ -178,14 +177,10 @@ class Checkpoints:
       ) from error
 
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
-    """Loads a checkpoint with the structure, dtypes and shardings of two trees.
+    """Loads (model, train) with the structure, dtypes and shardings of two trees.
 
     Args:
       model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
-      train: like `model`.
-
-    Returns:
-      (model, train).
 
     Raises:
       InputError: if a tensor is missing or has another shape or dtype (names it), or
@@ -203,7 +198,6 @@ def load_model(
   Args:
     model: tree of arrays or `jax.ShapeDtypeStruct` with the expected structure, shapes
       and dtypes; None accepts any.
-    sharding: of the loaded arrays.
     step: of the checkpoint; None for the newest.
 
   Returns:

@@ -68,10 +68,8 @@ def initialize(
 
   Args:
     coordinator: "HOST:PORT" of process 0; requires the next two arguments.
-    num_processes: number of processes.
     process_id: index of this process, from 0.
     detect: take all three from Slurm, Open MPI, Kubernetes or the TPU instead.
-    timeouts: how long to wait for the others.
 
   Raises:
     InputError: if some arguments are missing, or no cluster is found.

@@ -81,14 +81,11 @@ _Computations = dict[str, dict[str, _Instruction]]
 
 
 def operations(text: str) -> Iterator[Operation]:
-  """The operations of a program, without those that neither move nor compute.
+  """The operations in optimised HLO, without those that neither move nor compute.
 
   A fusion reads its operands and writes its results; what is between stays on the chip.
   An operand of which only slices are used counts as the slices. A loop's body counts as
   often as it runs, where the compiler knows that.
-
-  Args:
-    text: optimised HLO.
 
   >>> given = ["  %a = f32[2,3] parameter(0)", "  %b = f32[3,5] parameter(1)"]
   >>> product = "  %d = f32[2,5]{1,0} dot(%a, %b), lhs_contracting_dims={1}"
@@ -160,10 +157,9 @@ def _moved(
   if updated:
     written = min(written, inner[updated.operands[1]].size)
   parameters = [i for i in inner.values() if i.opcode == "parameter"]
-  numbers = {p.name: int(p.attributes.split(")")[0]) for p in parameters}
   total: dict[str, int] = {}
   for parameter in parameters:
-    place = numbers[parameter.name]
+    place = int(parameter.attributes.split(")")[0])
     if place >= len(sources):
       continue
     source = sources[place]

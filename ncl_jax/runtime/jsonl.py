@@ -156,7 +156,6 @@ class Progress:
   """A progress bar in a terminal, else occasional log lines.
 
   Args:
-    start: steps already done.
     images_per_step: for the rate in images a second.
     seconds_between_lines: of the log.
   """

@@ -18,7 +18,6 @@ class Profile:
 
   Args:
     steps: "FIRST:LAST", counted from 1; "" for none.
-    folder: where the profile goes.
 
   Raises:
     InputError: for other text, or a folder in a bucket.

@@ -18,8 +18,7 @@ def digest(tree: Any) -> str:
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   for path, leaf in leaves:
     array = np.asarray(leaf)
-    name = "/".join(_name(key) for key in path)
-    state.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
+    state.update(f"{_name(path)} {array.dtype}{list(array.shape)}\n".encode())
     state.update(np.ascontiguousarray(array).tobytes())
   return state.hexdigest()
 
@@ -47,14 +46,10 @@ def _shapes(tree: Any) -> dict[str, str]:
   """Tensor names to "float32[3, 4]", for arrays and Orbax's metadata."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    "/".join(_name(key) for key in path): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
-    for path, leaf in leaves
+    _name(path): f"{np.dtype(leaf.dtype)}{list(leaf.shape)}" for path, leaf in leaves
   }
 
 
-def _name(key: Any) -> str:
-  """A key's bare name, because Orbax stores named tuples like dicts."""
-  for attribute in ("key", "name", "idx"):
-    if hasattr(key, attribute):
-      return str(getattr(key, attribute))
-  return str(key)
+def _name(path: tuple[Any, ...]) -> str:
+  """The bare names of a path's keys, because Orbax stores named tuples like dicts."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")
