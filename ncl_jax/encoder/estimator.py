@@ -150,7 +150,7 @@ class NonNegativeEncoder(
     """
     # Not fitted until training has succeeded.
     for name in ("scaling_", "names_", "validation_scores_", "_progress"):
-      self.__dict__.pop(name, None)
+      vars(self).pop(name, None)
     data = self._data(X, y, pairs)
     given.warn_of_outliers(data.scaling)
     self._train(data)
@@ -252,7 +252,7 @@ class NonNegativeEncoder(
 
   def _network(self, out: int) -> Autoencoder:
     transform = "rep_relu" if self.objective == "contrastive" else "relu"
-    return Autoencoder(out, int(self.n_active), transform, bool(self.tied))
+    return Autoencoder(out, given.active(self.n_active), transform, bool(self.tied))
 
   def _data(
     self, X: Any, y: Any, pairs: Any, scaling: Scaling | None = None
@@ -276,6 +276,9 @@ class NonNegativeEncoder(
         raise InputError(
           f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
         )
+      named = getattr(pairs, "columns", None), getattr(self, "feature_names_in_", None)
+      if all(names is not None for names in named) and list(named[0]) != list(named[1]):
+        raise InputError("pairs have other columns than X, or in another order")
     labels = given.numbered(y, len(X)) if self.positives == "labels" else None
     return training.Data(parts, scaling or measured(parts), labels)
 
@@ -304,7 +307,7 @@ class NonNegativeEncoder(
       data = dataclasses.replace(data, held=held)
     rows = len(data.rows)
     size = min(int(self.batch_size), rows)
-    self.params_, self.loss_curve_, scores = training.train(
+    params, self.loss_curve_, scores = training.train(
       data,
       self._recipe(math.prod(training.divided(rows, size)) * self.epochs),
       epochs=int(self.epochs),
@@ -312,17 +315,18 @@ class NonNegativeEncoder(
       seed=seed,
       patience=self.n_iter_no_change,
     )
-    if len(scores):
+    if self.n_iter_no_change is not None:
       self.validation_scores_ = scores
-    self._measure(data)
+    self._set(params, data)
     self._keep(np.argsort(-self.expected_activation_, kind="stable"))
 
-  def _measure(self, data: training.Data) -> None:
-    """Measures columns' activation, and how well decoded codes explain embeddings."""
-    found = coding.measured(
-      self.params_, self._network(self._n_features_out), data.scaling, data.parts[0]
-    )
+  def _set(self, params: coding.Params, data: training.Data) -> None:
+    """Takes these parameters once their codes are measured, or raises an InputError."""
+    network = self._network(len(params["bias"]))
+    found = coding.measured(params, network, data.scaling, data.parts[0])
+    self.params_ = params
     self.expected_activation_, explained = found
+    vars(self).pop("explained_variance_", None)  # was of other weights
     if self.objective != "contrastive":
       self.explained_variance_ = explained
 

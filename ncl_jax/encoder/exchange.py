@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ncl_jax.encoder import files, interchange, onnx_graph
+from ncl_jax.encoder import files, given, interchange, onnx_graph
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
 
@@ -52,11 +52,12 @@ class Exchange:
       InputError: the decoder is free, or one of the files exists already.
     """
     check_is_fitted(self)
-    if not self.tied:
+    if "decoder" in self.params_:  # whatever `tied` is now
       raise InputError(
         "tied = False: a SparseAutoEncoder's decoder is its encoder transposed"
       )
-    interchange.write(folder, self.params_, self.scaling_, int(self.n_active))
+    active = given.active(self.n_active)
+    interchange.write(folder, self.params_, self.scaling_, active)
 
   @classmethod
   def from_sentence_transformers(cls, folder: str | pathlib.Path) -> Self:
@@ -84,6 +85,5 @@ class Exchange:
       InputError: if the file exists already or has another ending.
     """
     check_is_fitted(self)
-    onnx_graph.write(
-      path, self.params_, self.scaling_, int(self.n_active), bool(self.normalize)
-    )
+    active = given.active(self.n_active)
+    onnx_graph.write(path, self.params_, self.scaling_, active, bool(self.normalize))

@@ -45,6 +45,12 @@ def check(encoder: Any) -> None:
       raise InputError(f"{name} = {value!r}: it must be at least 0 and below {below}")
 
 
+def active(n_active: Any) -> int:
+  """The number of active dimensions; the setting may have changed since fitting."""
+  checks.whole("n_active", n_active, 0)
+  return int(n_active)
+
+
 def warn_of_outliers(scaling: Scaling) -> None:
   """Warns where one column holds most of the variance of the embeddings."""
   share = scaling.deviation**2 / np.sum(scaling.deviation**2)

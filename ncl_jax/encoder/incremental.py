@@ -108,7 +108,7 @@ class Incremental:
   _data: Any
   _recipe: Any
   _seed: Any
-  _measure: Any
+  _set: Any
   _progress: Progress
   params_: Params
   scaling_: Scaling
@@ -153,12 +153,13 @@ class Incremental:
       params, progress = begin(self._seed(), data.scaling.deviation > 0, recipe)
       params = params if first else self.params_
     found = advance(params, progress, data, recipe, int(self.batch_size))
-    self.params_, self._progress, value = found
+    params, progress, value = found
+    self._set(params, data)
+    self._progress = progress
     earlier = [] if first else getattr(self, "loss_curve_", [])
     self.loss_curve_ = np.append(earlier, value)
     self.scaling_ = data.scaling
     vars(self).pop("names_", None)  # were of other weights
-    self._measure(data)
     return self
 
   def _check_network(self) -> None:

@@ -40,6 +40,8 @@ def write(
     InputError: if one of the files exists already.
   """
   folder = paths.local(folder)
+  for name in (CONFIG, WEIGHTS):  # before one of the two is written
+    interop.check_free(folder / name)
   width, out = params["kernel"].shape
   scale = float(scaling.scale)
   tensors = {

@@ -78,7 +78,8 @@ class Stopping:
     best = int(np.argmax(self.scores))
     last = len(self.scores) - 1
     if best == last:
-      self.best = params
+      # A copy: on a CPU these may be views of the state, which training overwrites.
+      self.best = jax.tree.map(np.array, params)
     return last - best >= self.patience
 
 

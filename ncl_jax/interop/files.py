@@ -82,6 +82,22 @@ def tensors_to_bytes(
   return safetensors.numpy.save(dense, metadata)
 
 
+def check_free(path: str | pathlib.Path) -> pathlib.Path:
+  """The absolute path of a new file.
+
+  Raises:
+    InputError: if the file exists already.
+  """
+  path = paths.local(path).resolve()
+  if path.exists():
+    raise _taken(path)
+  return path
+
+
+def _taken(path: pathlib.Path) -> InputError:
+  return InputError(f"{path} exists already: remove it or choose another name")
+
+
 def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
   """Writes a file completely or not at all, and never replaces an existing one.
 
@@ -92,10 +108,7 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
   Raises:
     InputError: if the file exists already.
   """
-  path = paths.local(path).resolve()
-  taken = InputError(f"{path} exists already: remove it or choose another name")
-  if path.exists():
-    raise taken
+  path = check_free(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   swap = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
@@ -105,7 +118,7 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
       try:
         os.link(swap, path)  # fails if another process was first
       except FileExistsError:
-        raise taken from None
+        raise _taken(path) from None
       except OSError:  # a file system without hard links
         swap.replace(path)
   finally:

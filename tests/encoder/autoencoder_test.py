@@ -152,13 +152,20 @@ def test_a_module_goes_out_and_back(tmp_path, fitted):
     third.shorten(2)
   with pytest.raises(InputError, match="exists already"):
     encoder.to_sentence_transformers(tmp_path)
+  # One file that is there already: the other is not written.
+  (tmp_path / "part").mkdir()
+  (tmp_path / "part" / "config.json").write_text("{}")
+  with pytest.raises(InputError, match="exists already"):
+    encoder.to_sentence_transformers(tmp_path / "part")
+  assert [file.name for file in (tmp_path / "part").iterdir()] == ["config.json"]
 
 
 def test_what_is_no_such_module_is_refused(tmp_path, fitted):
   encoder, x = fitted
   free = NonNegativeEncoder(**encoder.get_params() | {"tied": False}).fit(x)
-  with pytest.raises(InputError, match="tied = False"):
-    free.to_sentence_transformers(tmp_path / "new")
+  for setting in (False, True):  # the weights decide
+    with pytest.raises(InputError, match="tied = False"):
+      free.set_params(tied=setting).to_sentence_transformers(tmp_path / "new")
   read = NonNegativeEncoder.from_sentence_transformers
   with pytest.raises(FileNotFoundError, match=r"config\.json"):
     read(tmp_path)

@@ -151,6 +151,21 @@ def test_what_does_not_continue_is_refused(x, chunks):
   with pytest.raises(FloatingPointError, match="step 3: the loss"):
     far.partial_fit(x * 1e30)
   np.testing.assert_array_equal(far.transform(x), codes)
+  # One step at this rate leaves finite weights whose codes are not.
+  far.set_params(learning_rate=1e30, batch_size=len(x))
+  with pytest.raises(InputError, match="codes hold NaN"):
+    far.partial_fit(x)
+  np.testing.assert_array_equal(far.transform(x), codes)
+  assert far._progress.done == half._progress.done
+
+
+def test_nothing_stays_of_another_objective(x):
+  """The contrastive objective has no decoder, so no variance that it explains."""
+  made = NonNegativeEncoder(12, epochs=1, **SETTINGS).fit(x)
+  assert hasattr(made, "explained_variance_")
+  for method in ("fit", "partial_fit"):
+    other = copy.deepcopy(made).set_params(objective="contrastive")
+    assert not hasattr(getattr(other, method)(x), "explained_variance_")
 
 
 @pytest.mark.parametrize("settings", [{}, {"tied": False, "noise": 0.1}])

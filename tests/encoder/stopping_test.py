@@ -50,6 +50,20 @@ def test_the_best_epoch_stays_and_its_recall_is_scikit_learns(x):
   np.testing.assert_allclose(recall(encoder, x), scores.max(), atol=0.005)
 
 
+def test_the_best_parameters_are_a_copy(x):
+  """On a CPU they may be views of the state, which the next step overwrites."""
+  fitted = NonNegativeEncoder(8, epochs=1, **SETTINGS).fit(x)
+  network = fitted._network(8)
+  rest = np.delete(np.arange(400), held(x))
+  watch = stopping.Stopping.of(x, rest, held(x), fitted.scaling_, 2)
+  params = {name: tensor.copy() for name, tensor in fitted.params_.items()}
+  watch.ends(params, network)
+  for tensor in params.values():
+    tensor[...] = np.nan
+  for name, tensor in fitted.params_.items():
+    np.testing.assert_array_equal(watch.best[name], tensor)
+
+
 def test_training_does_not_see_the_rows_held_out(x):
   def params(x):
     return NonNegativeEncoder(16, epochs=1, n_iter_no_change=5, **SETTINGS).fit(x)
@@ -74,6 +88,11 @@ def test_the_scores_are_in_the_encoders_file(x, tmp_path):
   assert again.n_iter_no_change == 1
   encoder.set_params(n_iter_no_change=None).fit(x)
   assert not hasattr(encoder, "validation_scores_")
+  encoder.set_params(n_iter_no_change=1, epochs=0).fit(x).save(
+    tmp_path / "0.safetensors"
+  )
+  again = NonNegativeEncoder.load(tmp_path / "0.safetensors")
+  assert again.validation_scores_.shape == again.loss_curve_.shape == (0,)
 
 
 def test_too_few_rows_and_wrong_values_are_refused(x):
