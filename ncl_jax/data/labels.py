@@ -239,7 +239,7 @@ def _names(labels: np.ndarray, what: str) -> Labels:
 
 
 def _objects(labels: np.ndarray, what: str) -> Labels:
-  missing = np.array([_is_missing(label) for label in labels], bool)
+  missing = np.array([is_missing(label) for label in labels], bool)
   rest = labels[~missing].tolist()
   kinds = {_type(label) for label in rest}
   if len(kinds) > 1 or kinds - {"names", "bytes", "numbers"}:
@@ -259,7 +259,8 @@ def _objects(labels: np.ndarray, what: str) -> Labels:
   return Labels(values, missing, known.minus)
 
 
-def _is_missing(label: Any) -> bool:
+def is_missing(label: Any) -> bool:
+  """Whether an object stands for no value: None, NaN or pandas' NA."""
   # pandas' NA is recognised by its type's name, so pandas need not be installed.
   if label is None or type(label).__name__ in ("NAType", "NaTType"):
     return True

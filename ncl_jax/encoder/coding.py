@@ -30,14 +30,19 @@ def codes(
       padded = np.zeros((BLOCK, X.shape[1]), np.float32)
       padded[: len(block)] = scaling(block)
       found = np.asarray(_encode(on_device, padded, network, normalize))[: len(block)]
-      if bad := np.count_nonzero(~np.isfinite(found).all(1)):
-        raise InputError(
-          f"{bad} of {len(block)} codes hold NaN or infinity: their embeddings are "
-          "too large for float32, or the encoder's parameters are not finite"
-        )
-      yield found
+      yield finite(found)
 
   return encode
+
+
+def finite(found: np.ndarray) -> np.ndarray:
+  """The codes [N, D], or an InputError if one is not finite."""
+  if bad := np.count_nonzero(~np.isfinite(found).all(1)):
+    raise InputError(
+      f"{bad} of {len(found)} codes hold NaN or infinity: their embeddings are too "
+      "large for float32, or the encoder's parameters are not finite"
+    )
+  return found
 
 
 def stacked(blocks: Iterator[np.ndarray]) -> scipy.sparse.csr_array:

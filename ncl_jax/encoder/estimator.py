@@ -150,7 +150,7 @@ class NonNegativeEncoder(
     """
     # Not fitted until training has succeeded.
     for name in ("scaling_", "names_", "validation_scores_", "_progress"):
-      vars(self).pop(name, None)
+      self.__dict__.pop(name, None)
     data = self._data(X, y, pairs)
     given.warn_of_outliers(data.scaling)
     self._train(data)
@@ -276,8 +276,8 @@ class NonNegativeEncoder(
         raise InputError(
           f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
         )
-      named = getattr(pairs, "columns", None), getattr(self, "feature_names_in_", None)
-      if all(names is not None for names in named) and list(named[0]) != list(named[1]):
+      own = list(getattr(self, "feature_names_in_", ()))
+      if own and list(getattr(pairs, "columns", own)) != own:
         raise InputError("pairs have other columns than X, or in another order")
     labels = given.numbered(y, len(X)) if self.positives == "labels" else None
     return training.Data(parts, scaling or measured(parts), labels)
@@ -326,7 +326,7 @@ class NonNegativeEncoder(
     found = coding.measured(params, network, data.scaling, data.parts[0])
     self.params_ = params
     self.expected_activation_, explained = found
-    vars(self).pop("explained_variance_", None)  # was of other weights
+    self.__dict__.pop("explained_variance_", None)  # was of other weights
     if self.objective != "contrastive":
       self.explained_variance_ = explained
 

@@ -69,11 +69,12 @@ def load(kind: Any, path: str | pathlib.Path) -> Any:
   tensors = interop.read(path)
   with safetensors.safe_open(paths.local(path), "numpy") as file:
     header = file.metadata() or {}
-  if header.get("format") != _FORMAT:
+  settings = json.loads(header.get("settings", "{}"))
+  if header.get("format") != _FORMAT or settings.keys() - kind().get_params():
     raise InputError(
       f"{path} was not written by NonNegativeEncoder.save of this version"
     )
-  encoder = kind(**json.loads(header["settings"]))
+  encoder = kind(**settings)
   for name in _ARRAYS:
     if name in tensors:
       # [()] makes a number of an array without axes.

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from ncl_jax import checks
+from ncl_jax.data import labels as labels_lib
 from ncl_jax.encoder import coding
 from ncl_jax.errors import InputError
 
@@ -27,10 +28,12 @@ class Attributes:
   Attributes:
     names: of the A attributes.
     has: bool [N, A], sparse: whether an item has an attribute.
+    known: bool [N]: whether an item's attributes are known; the others do not count.
   """
 
   names: tuple[str, ...]
   has: scipy.sparse.csr_array
+  known: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,7 +105,8 @@ class Named:
     Args:
       X: [N, E] embeddings, in training or not.
       texts: [N] a text of each, whose words become names; or
-      labels: [N] a class of each.
+      labels: [N] a class of each. Items without (None or NaN; for labels also -1 or
+        "") do not count.
 
     Raises:
       InputError: both or neither are given, or of another number than X.
@@ -137,19 +141,36 @@ def of_texts(texts: Sequence[str]) -> Attributes:
   >>> of_texts(["a dog", "Dog!", "the dog", "dog", "dogs, dog"]).names
   ('dog',)
   """
-  found = [sorted(set(re.findall(r"[^\W\d_]{2,}", str(t).lower()))) for t in texts]
+  known = np.array([not labels_lib.is_missing(text) for text in texts], bool)
+  found = [
+    sorted(set(re.findall(r"[^\W\d_]{2,}", str(text).lower()))) if given else []
+    for text, given in zip(texts, known, strict=True)
+  ]
   count = collections.Counter(word for words in found for word in words)
   names = tuple(sorted(word for word, n in count.items() if n >= RAREST))
   place = {word: i for i, word in enumerate(names)}
   pairs = [(n, place[w]) for n, words in enumerate(found) for w in words if w in place]
-  return _attributes(names, np.asarray(pairs, np.int64).reshape(-1, 2), len(texts))
+  return _attributes(names, np.asarray(pairs, np.int64).reshape(-1, 2), known)
 
 
 def of_labels(labels: Sequence[Any]) -> Attributes:
-  """The class of each item as its only attribute."""
-  values, numbers = np.unique(np.asarray(labels), return_inverse=True)
-  pairs = np.stack([np.arange(len(numbers)), numbers.ravel()], 1)
-  return _attributes(tuple(map(str, values)), pairs, len(numbers))
+  """The class of each item as its only attribute.
+
+  Raises:
+    InputError: labels that `data.labels` does not read.
+
+  >>> of_labels(["dog", "cat", None]).names
+  ('cat', 'dog')
+  """
+  found = labels_lib.parse(labels, "labels")
+  labels_lib.check_coding([found], "labels")
+  rows = np.flatnonzero(~found.missing)
+  values, numbers = np.unique(found.values[rows], return_inverse=True)
+  if np.asarray(labels).dtype == bool:
+    values = values.astype(bool)
+  return _attributes(
+    tuple(map(str, values)), np.stack([rows, numbers], 1), ~found.missing
+  )
 
 
 def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
@@ -165,13 +186,16 @@ def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
     seed: of the halves, and of the permutation for the chance level.
 
   Raises:
-    InputError: another number of items, or fewer than four.
+    InputError: another number of items, or fewer than four whose attributes are known.
   """
   active = scipy.sparse.csr_array(codes) > 0
-  items = attributes.has.shape[0]
-  checks.whole("number of items", items, 4)
+  items, known = attributes.has.shape[0], np.flatnonzero(attributes.known)
   if active.shape[0] != items:
     raise InputError(f"{active.shape[0]} codes for {items} items: one each is needed")
+  items = len(known)
+  checks.whole("number of items", items, 4)
+  active = active[known]
+  attributes = Attributes(attributes.names, attributes.has[known], np.ones(items, bool))
   random = np.random.default_rng(seed)
   order = random.permutation(items)
   words, score = _named(active, attributes, order)
@@ -202,9 +226,12 @@ def correlation(both: Any, first: Any, second: Any, count: int) -> np.ndarray:
   )
 
 
-def _attributes(names: tuple[str, ...], pairs: np.ndarray, items: int) -> Attributes:
+def _attributes(
+  names: tuple[str, ...], pairs: np.ndarray, known: np.ndarray
+) -> Attributes:
   has = (np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1]))
-  return Attributes(names, scipy.sparse.csr_array(has, (items, len(names))))
+  shape = len(known), len(names)
+  return Attributes(names, scipy.sparse.csr_array(has, shape), known)
 
 
 def _named(

@@ -122,13 +122,15 @@ def table(
     held: [N] True for queries; the first `ITEMS` of the others are searched.
 
   Returns:
-    For each length: "dims"; "active", the mean number of active dimensions in a code,
-    and "most", the largest; "active_dims", how many are active in any code;
-    "all_zero", the number of all-zero codes; "bytes" of a stored code (index and value
-    take 4 each); and "recall", the share of the ten nearest embeddings (cosine,
-    centred) that are among the ten nearest codes, NaN without ten items and a query.
+    For each length, or the full one alone if the encoder cannot be shortened: "dims";
+    "active", the mean number of active dimensions in a code, and "most", the largest;
+    "active_dims", how many are active in any code; "all_zero", the number of all-zero
+    codes; "bytes" of a stored code (index and value take 4 each); and "recall", the
+    share of the ten nearest embeddings (cosine, centred) that are among the ten nearest
+    codes, NaN without ten items and a query.
   """
-  width = len(encoder.expected_activation_)
+  width = len(encoder.params_["bias"])
+  shares = SHARES if hasattr(encoder, "expected_activation_") else SHARES[:1]
   items = np.flatnonzero(~held)[:ITEMS]
   k = K if held.any() and len(items) >= K else 0
   if k:
@@ -136,8 +138,8 @@ def table(
     centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
     true = nearest(centred[items], centred[held], k)
   found = []
-  for dims in sorted({max(1, width // share) for share in SHARES}, reverse=True):
-    codes = encoder.shorten(dims).transform(rows)
+  for dims in sorted({max(1, width // share) for share in shares}, reverse=True):
+    codes = (encoder.shorten(dims) if dims < width else encoder).transform(rows)
     used = np.diff(codes.indptr)
     share = np.nan
     if k:

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ncl_jax.encoder import coding
+from ncl_jax.encoder import coding, given
 from ncl_jax.encoder.scaling import Scaling, some
 from ncl_jax.errors import InputError
 
@@ -83,16 +83,18 @@ class Pursuit:
 
     Raises:
       InputError: the encoder has no decoder.
-      ValueError: NaN, another width, or not numbers.
+      ValueError: NaN, another width, not numbers, or beyond float32.
     """
     directions = self._directions("encode_items")
-    active = min(int(self.n_active), len(directions)) or len(directions)
+    active = min(given.active(self.n_active), len(directions)) or len(directions)
 
     def codes(x: np.ndarray) -> Iterator[np.ndarray]:
       for block in some(x):
-        z = pursue(self.scaling_(block), directions, active)
-        length = np.linalg.norm(z @ directions, axis=1, keepdims=True)
-        yield z / np.where(length > 0, length, 1)
+        z = pursue(coding.finite(self.scaling_(block)), directions, active)
+        # In float64, whose squares do not overflow.
+        length = np.linalg.norm(np.float64(z) @ directions, axis=1, keepdims=True)
+        z = z / np.where(length > 0, length, 1)
+        yield coding.finite(z.astype(np.float32))
 
     return coding.stacked(codes(self._given(X)))
 
@@ -110,10 +112,11 @@ class Pursuit:
 
     Raises:
       InputError: the encoder has no decoder.
-      ValueError: NaN, another width, or not numbers.
+      ValueError: NaN, another width, not numbers, or beyond float32.
     """
     directions = self._directions("encode_queries")
-    return self.scaling_(self._given(X)) @ directions.T
+    x = coding.finite(self.scaling_(self._given(X)))
+    return coding.finite(x @ directions.T)
 
   def _given(self, X: Any) -> np.ndarray:
     return validate_data(self, X, dtype=(np.float64, np.float32), reset=False)

@@ -94,6 +94,21 @@ def test_an_encoder_is_used_again_shortened_and_dense(folder):
     )
 
 
+def test_an_encoder_from_another_package_has_one_line(folder):
+  """Its columns are not sorted, so there are no shorter codes."""
+  made = NonNegativeEncoder.load(folder / "e.safetensors")
+  made.to_sentence_transformers(folder / "module")
+  other = NonNegativeEncoder.from_sentence_transformers(folder / "module")
+  other.save(folder / "other.safetensors")
+  code, out, err = call(
+    "encode",
+    f"--input={folder / 'x.npy'}",
+    f"--encoder={folder / 'other.safetensors'}",
+  )
+  assert code == 0, err
+  assert [line.split()[0] for line in out.splitlines()] == ["dims", "16"]
+
+
 @pytest.mark.parametrize(
   ("positives", "array", "rows"),
   [("labels", "embeddings", 200), ("pairs", "pairs", 100)],

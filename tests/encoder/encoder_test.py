@@ -329,6 +329,27 @@ def test_shortening_takes_the_first_columns(x, fitted):
       fitted.shorten(wrong)
 
 
+@pytest.mark.parametrize("active", [-1, 2.5, "3", None])
+def test_a_changed_number_of_active_dimensions_is_checked(tmp_path, x, fitted, active):
+  made = copy.deepcopy(fitted).set_params(n_active=active)
+  for call in (
+    lambda: made.transform(x),
+    lambda: made.encode_items(x),
+    lambda: made.to_sentence_transformers(tmp_path),
+  ):
+    with pytest.raises(InputError, match=f"n_active = {active!r}"):
+      call()
+
+
+def test_pairs_of_tables_have_the_columns_of_x(x):
+  table = pytest.importorskip("pandas").DataFrame(x, columns=list("abcdef"))
+  made = NonNegativeEncoder(4, positives="pairs", epochs=0)
+  made.fit(table, pairs=table)
+  made.fit(table, pairs=x)
+  with pytest.raises(InputError, match="pairs have other columns"):
+    made.fit(table, pairs=table[list("bacdef")])
+
+
 def test_a_file_gives_the_same_codes(tmp_path, x, fitted):
   file = tmp_path / "a b" / "encoder.safetensors"
   fitted.save(file)
@@ -396,6 +417,14 @@ def test_other_files_are_refused(tmp_path, fitted):
 
   other = tmp_path / "y.safetensors"
   other.write_bytes(interop.tensors_to_bytes({"a": np.zeros(2, np.float32)}, {}))
+  with pytest.raises(InputError, match="not written by"):
+    load(other)
+  fitted.save(tmp_path / "z.safetensors")
+  # A setting of a later version.
+  content = (tmp_path / "z.safetensors").read_bytes()
+  later = content.replace(b'n_active\\"', b'n_agtive\\"')
+  assert later != content
+  other.write_bytes(later)
   with pytest.raises(InputError, match="not written by"):
     load(other)
   with pytest.raises(InputError, match="ends in .safetensors"):

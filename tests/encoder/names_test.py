@@ -92,6 +92,46 @@ def test_classes_are_attributes():
   np.testing.assert_array_equal(found.has.toarray(), [[0, 1], [1, 0], [0, 1]])
 
 
+@pytest.mark.parametrize(
+  ("labels", "expected"),
+  [
+    (np.array([3, 0, 3, -1]), ("0", "3")),
+    (np.array([3.0, 0.0, 3.0, np.nan]), ("0", "3")),
+    (["b", "a", "b", ""], ("a", "b")),
+    (["b", "a", "b", None], ("a", "b")),
+    (np.array([b"b", b"a", b"b", b""]), ("a", "b")),
+  ],
+)
+def test_an_item_without_a_class_has_none(labels, expected):
+  found = names.of_labels(labels)
+  assert found.names == expected
+  assert found.known.tolist() == [True, True, True, False]
+  np.testing.assert_array_equal(found.has.toarray(), [[0, 1], [1, 0], [0, 1], [0, 0]])
+
+
+def test_missing_texts_are_no_words():
+  found = names.of_texts([*["a dog"] * 5, *[None] * 5, *[np.nan] * 5, ""])
+  assert found.names == ("dog",)
+  assert found.known.tolist() == 5 * [True] + 10 * [False] + [True]
+
+
+def test_items_whose_attributes_are_unknown_do_not_count():
+  codes, _ = planted()
+  labels = np.where(codes[:, 0] > 0, "dog", "cat")
+  more = np.concatenate([codes, codes[:, ::-1]])
+  found, alone = (
+    names.separating(rows, names.of_labels(given))
+    for rows, given in ((more, [*labels, *[None] * 400]), (codes, labels))
+  )
+  assert found.words == alone.words and found.score[0] == pytest.approx(1)
+  np.testing.assert_array_equal(found.score, alone.score)
+  np.testing.assert_array_equal(found.chance, alone.chance)
+  with pytest.raises(InputError, match="number of items = 3"):
+    names.separating(codes[:5], names.of_labels(["a", "b", "a", None, None]))
+  with pytest.raises(InputError, match="-1 and 1 alone"):
+    names.of_labels([-1, 1, 1, -1])
+
+
 def test_other_numbers_of_items_are_refused():
   codes, texts = planted()
   with pytest.raises(InputError, match="399 codes for 400 items"):

@@ -94,6 +94,18 @@ def test_the_mean_is_an_empty_code(searched):
   assert made.encode_items(made.scaling_.mean[None]).nnz == 0
 
 
+def test_rows_far_out_have_codes_or_are_refused(searched):
+  made, items, queries = searched
+  mean = made.scaling_.mean
+  usual = np.float64(items[:1]) - mean
+  codes = [made.encode_items(mean + 10.0**power * usual) for power in (3, 30)]
+  assert codes[0].nnz
+  np.testing.assert_allclose(codes[1].toarray(), codes[0].toarray(), atol=1e-4)
+  for call in (made.encode_items, made.encode_queries):
+    with pytest.raises(InputError, match="1 of 2 codes hold NaN or infinity"):
+      call(np.concatenate([usual, 1e60 * usual]))
+
+
 def test_wrong_calls_are_named(searched):
   made, items, queries = searched
   with pytest.raises(InputError, match="31 dimensions"):
