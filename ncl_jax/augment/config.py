@@ -22,9 +22,8 @@ class AugmentConfig:
     crop_ratio: smallest and largest width / height of the crop.
     flip: probability of the horizontal flip.
     jitter: probability of the colour jitter.
-    brightness: the factor is drawn from U(max(0, 1 - b), 1 + b); 0 switches it off.
-    contrast: as brightness.
-    saturation: as brightness.
+    brightness, contrast, saturation: b; the factor is drawn from U(max(0, 1 - b),
+      1 + b), and 0 switches it off.
     hue: the shift is drawn from U(-hue, hue), in turns of the colour circle.
     grayscale: probability of greyscale.
     blur: probability of the blur.

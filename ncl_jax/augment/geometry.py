@@ -130,13 +130,10 @@ def resize_bands(
 ) -> tuple[jax.Array, jax.Array]:
   """The non-zero part of `resize_weights`, in blocks of output pixels.
 
+  The other arguments are those of `resize_weights`.
+
   Args:
-    start: [...] first pixel of the crop.
-    length: [...] number of pixels of the crop, at least 1 and at most `extent`.
-    size: number of output pixels.
-    extent: number of pixels of the whole image along this axis.
     block: output pixels in a block, a divisor of `size`; there are K blocks.
-    dtype: of the weights.
 
   Returns:
     int32 [..., K], the first of each block's J input pixels, and weights

@@ -60,7 +60,6 @@ def divide(
 
   Args:
     whole: at least two images.
-    name: of the set, for messages.
     names: of the images, if they have names, see `stratified`.
     copies: groups of rows with the same image. Each group joins the split of its first
       row, unless a class would lose its last training or test image.

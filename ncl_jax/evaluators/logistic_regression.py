@@ -109,7 +109,6 @@ class Fit(NamedTuple):
 
   Attributes:
     head: {"kernel" [F, K], "bias" [K]}.
-    iterations: of L-BFGS.
     converged: whether no more than `TOLERANCE` was left to gain; False at
       `MAX_ITERATIONS`.
   """

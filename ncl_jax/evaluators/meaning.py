@@ -125,9 +125,6 @@ def statistics(
 def purity_budget(labels: np.ndarray) -> float:
   """`BUDGET`, or the share that is half of the smallest class, if that is less.
 
-  Args:
-    labels: [N]; -1 where unknown.
-
   >>> purity_budget(np.array([0] * 999 + [1])), purity_budget(np.arange(2).repeat(99))
   (0.0005, 0.01)
   """

@@ -139,7 +139,6 @@ def reproduce(
   Args:
     directory: gets claims.json at once; what `compare` writes; verdicts.json at the
       end.
-    evaluators: see `compare.compare`.
     dry_run: only tell what would be done; nothing is written.
 
   Returns:

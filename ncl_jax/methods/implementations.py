@@ -57,7 +57,6 @@ def each_nt_xent(
   """`losses.nt_xent` [N, 2] of global arrays split over a mesh; see `choose`.
 
   Args:
-    z: [N, 2, D].
     mesh: from `sharding.make_mesh`; None for one device.
   """
   block = CPU_BLOCK if sharding_lib.platform(mesh) == "cpu" else BLOCK

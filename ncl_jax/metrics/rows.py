@@ -50,7 +50,6 @@ def labelled(
 
   Args:
     labels: [N] integers in -1..num_classes-1; rows with -1 do not count.
-    num_classes: K.
     prefix: put before "f" and "labels" in messages.
 
   Returns:
@@ -112,7 +111,6 @@ def map_rows(function: Callable[[jax.Array], Any], n: int, size: int) -> Any:
   Args:
     function: takes the first row of a block and returns a tree of arrays [size, ..],
       one entry per row.
-    n: number of rows.
     size: rows in a block, at most `n`.
 
   >>> map_rows(lambda start: start + jnp.arange(4), 10, 4).tolist()

@@ -58,7 +58,6 @@ class TextTransformer(nn.Module):
   Attributes:
     length: L, the largest number of tokens in a text.
     width: W, of the layers and of the result.
-    layers: number of blocks.
     heads: of the attention; must divide the width.
     dtype: of the computation, e.g. bfloat16; None = that of the parameters, float32.
 

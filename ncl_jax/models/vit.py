@@ -104,7 +104,6 @@ class ViT(nn.Module):
     patch: side of a patch; it must divide `size`.
     pool: "class_token" = its last state, or "mean" over the patches.
     positions: "learned", or "fixed" (`sin_cos`; the class token has none).
-    depth: blocks.
     dtype: of the computation; None = that of input and parameters. Parameters and
       results are float32.
     keep: what is saved for backward: "blocks" = each block's input, otherwise all.

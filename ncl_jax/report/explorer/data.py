@@ -243,7 +243,6 @@ def strongest(
 
   Args:
     f: [M, D] features.
-    count: how many rows.
     threshold: f above it counts as active.
 
   Returns:

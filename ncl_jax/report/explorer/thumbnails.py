@@ -20,8 +20,7 @@ class Sprite:
   """Sheets of thumbnails in the order of the images, row by row.
 
   Attributes:
-    width: of a thumbnail, in pixels.
-    height: of a thumbnail, in pixels.
+    width, height: of a thumbnail, in pixels.
     tile: (width, height) that each has on its sheet; more than its own, to the right
       and below.
     columns: thumbnails in a row of a sheet.

@@ -47,7 +47,6 @@ def top_images(
   Args:
     f: features after the transform, rows of unit length, [N, D].
     labels: classes, -1 = unlabelled, [N].
-    threshold: `|f|` above it counts as active.
     rows: dimensions at most, of the active ones those with the largest mean.
     columns: images at most for each.
 
@@ -92,7 +91,6 @@ def correlation_order(
     f: features after the transform, [N, D].
     labels: classes, -1 = unlabelled, [N].
     correlation: C of all dimensions, [D, D].
-    threshold: `|f|` above it counts as active.
     most: dimensions at most: of the active ones those with the largest mean of |f|.
 
   Returns:
