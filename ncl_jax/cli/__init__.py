@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# What is imported stays to the end, and the collector would look through it again and
-# again, a tenth of the time that the imports below take: it is off meanwhile.
+# Imported objects stay to the end. Collecting garbage among them would take a tenth of
+# the time of the imports below, so it is off meanwhile.
 _collecting = gc.isenabled()
 gc.disable()
 
@@ -42,7 +42,7 @@ from ncl_jax.evaluators import watch
 from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import accelerator, compile_cache, distributed
 
-gc.freeze()  # else it would look through all of it at once
+gc.freeze()  # or the next collection would look through all of them
 if _collecting:
   gc.enable()
 
@@ -96,8 +96,7 @@ class _Sources(flags.ListParser):
     return [SOURCE.parse(spec) for spec in super().parse(argument)]
 
 
-# Of every flag that takes a path or a data set, for `flags.DEFINE`: what is none is
-# refused before anything is done.
+# Parsers for `flags.DEFINE`: they refuse an invalid path or data set at the start.
 PATH, SOURCE, SOURCES = _Path(), _Source(), _Sources()
 WORKDIR, WORKDIRS = _Workdir(), _Workdirs()
 ARRAYS = _Path("arrays:")
@@ -247,8 +246,8 @@ def _run(
       timeouts=distributed.Timeouts(_START.value, _HEARTBEAT.value, _HANG.value),
     )
     accelerator.require()
-    # What was imported stays to the end. The collector would go through it again and
-    # again while programs are traced: 7 % of the time until a warm first step.
+    # Collecting among what was imported since would take 7 % of the time until a warm
+    # first step.
     gc.freeze()
     if "data_source" in flags.FLAGS:
       from ncl_jax.training import workdir

@@ -11,12 +11,12 @@ from ncl_jax.training import fingerprints
 
 
 def transfer(spec: str, config: ConfigDict) -> Source:
-  """The set that `selection` fits another probe to."""
+  """The transfer set, to which `selection` fits another probe."""
   return _load(spec, fingerprints.stamp(spec), image_size=config.data.image_size)
 
 
 def shifted(spec: str, config: ConfigDict, source: Source) -> Source:
-  """The set that `robustness` looks at: of our classes, stored as ours is."""
+  """An out-of-distribution set for `robustness`: our classes, our image size."""
   other = _load(
     spec,
     fingerprints.stamp(spec),

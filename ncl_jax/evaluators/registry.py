@@ -16,7 +16,7 @@ from ncl_jax.errors import InputError
 from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.run import Run
 
-# The report's sections in their order, a pair's first: it is trained for them.
+# The report's sections in order; those of pairs first, as such runs train for them.
 GROUPS = (
   "Pairs",
   "Towers",

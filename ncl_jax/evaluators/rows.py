@@ -44,7 +44,7 @@ def accuracies(
   name: str = "accuracy",
   chance: tuple[str, ...] = LARGEST_CLASS,
 ) -> tuple[Row, ...]:
-  """The rows of an accuracy on h and on f; of h a loss within `MARGIN` is none.
+  """The rows of an accuracy on h and on f; on h a loss within `MARGIN` counts as none.
 
   Args:
     key: of the rows, without the layer.

@@ -185,10 +185,10 @@ def _predict(head, x):
 
 
 def _identity(task: Task, network: Any, source: Source) -> str:
-  """A folder's name that only the very same training has."""
+  """A folder name that is unique to this training."""
   whole = task.config.to_dict()
   of = task.recipe.settings() | {"layers": task.layers, "frozen": task.frozen}
-  # What the step reads; where the data lie and how the run was trained is not of it.
+  # What the step reads, without the data's path and the run's own training settings.
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(source, "train")}
   of |= fingerprints.versions(__name__)

@@ -56,7 +56,7 @@ def run(
   batch_size, total = plan.batch_size, plan.total
   with contextlib.ExitStack() as stack:
     if folder is not None:
-      # Without a place to save to, a signal ends the program as it always does.
+      # Without a folder to save to, a signal ends the program at once.
       stop = stack.enter_context(distributed.StopRequests())
       checkpoints = stack.enter_context(checkpoint.Checkpoints(folder, keep=1))
       state = _newest(checkpoints, state, folder, total)

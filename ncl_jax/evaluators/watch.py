@@ -19,8 +19,8 @@ REMINDER_SECONDS = 600.0
 def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
   """Evaluates every checkpoint of a run as it appears; returns when all are done.
 
-  A checkpoint that training deletes meanwhile is passed over. An evaluation that fails
-  is told, and the next goes on.
+  A checkpoint that training deletes meanwhile is skipped. A failed evaluation is
+  logged, and the next one starts.
 
   Args:
     workdir: of a run, which may not have begun yet.
@@ -86,10 +86,10 @@ def is_complete(path: pathlib.Path) -> bool:
   config = workdir_lib.read_config(path)
   rows = jsonl.read(path / "metrics.jsonl")
   if rows:
-    # A row says in epochs, too, which step it is of.
+    # A row has both its step and its epoch.
     per_epoch = round(rows[-1]["step"] / rows[-1]["epoch"])
   else:
-    # An imported network, or stopped before the first row: the data must tell.
+    # Imported, or stopped before the first row: count from the data.
     source = workdir_lib.load_source(config)
     per_epoch = source.steps_per_epoch(config.train.batch_size)
   return steps[-1] >= per_epoch * config.train.epochs

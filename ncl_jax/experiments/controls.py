@@ -33,7 +33,7 @@ class Control:
     note: one sentence: what it is.
     both_towers: whether two towers can have it; the others change or replace the first
       tower alone.
-    own_backbone: whether its backbone is not CL's, so that training it tells something.
+    own_backbone: whether its backbone differs from CL's, so that training it is useful.
   """
 
   label: str
@@ -83,7 +83,7 @@ def _table() -> dict[str, Control]:
 
 
 CONTROLS = _table()
-# Each answers a question of its own; the others, variations of them, go by name.
+# Each answers a separate question; the others are variations, selected by name.
 DEFAULT = (
   "untrained",
   "cl_matched_rates",

@@ -1,4 +1,4 @@
-"""The paper's numbers, where a run of ours is of its data and with its network."""
+"""The paper's numbers, for runs on its data with its network."""
 
 import importlib.resources
 import tomllib
@@ -33,7 +33,7 @@ def expected(config: ConfigDict) -> dict[str, dict[str, float]]:
 
 
 def _of_sets(numbers: dict[str, float], sets: Sequence[str]) -> dict[str, float]:
-  """With the data sets that are there in the place of the words in their names."""
+  """Replaces the word in a key by each data set whose name contains it."""
   found = {}
   for key, number in numbers.items():
     start, _, word = key.rpartition(":")

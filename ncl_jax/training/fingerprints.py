@@ -204,7 +204,7 @@ def _size(path: str) -> int:
   try:
     return os.path.getsize(path)
   except OSError:
-    return -1  # a link to nowhere: met as a file that cannot be read
+    return -1  # a broken link; reported when it is read
 
 
 def _partners(part: Split) -> str:
@@ -241,7 +241,7 @@ def _digest(parts: Iterable[str | bytes | np.ndarray]) -> str:
 
 
 def _file(module: str) -> pathlib.Path | None:
-  """Where a module of this package lies; None for another, or a name that is none."""
+  """The file of a module of this package; None for any other name."""
   parts = module.split(".")
   if parts[0] != ncl_jax.__name__:
     return None

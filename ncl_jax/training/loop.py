@@ -297,5 +297,5 @@ class _Loop:
       raise self._stop.stopped(done, total)
 
 
-# A program of its own: its operations one by one would each be compiled.
+# Compiled as one program: without it each of its operations would be compiled.
 _epoch_summary = jax.jit(collapse.summary, static_argnums=1)

@@ -12,10 +12,9 @@ from jax.experimental import multihost_utils
 class SaveTimes:
   """Asks the clock of process 0 whether `minutes` have passed since the last save.
 
-  Alone, the clock is read after every call. Several processes would have to wait for
-  each other then: process 0 tells how many calls later the clock is to be read, at most
-  twice as many as there were since the save. A save is late if steps become slower
-  meanwhile.
+  A single process reads the clock after every call. Several would then wait for each
+  other, so process 0 says after how many further calls to read it: at most as many as
+  since the save. A save is late if steps become slower meanwhile.
 
   Args:
     minutes: between two saves; 0 for never.
@@ -33,7 +32,7 @@ class SaveTimes:
     self._calls, self._next = 0, 1
 
   def due(self, running: Any) -> bool:
-    """Whether to save now; every process is to ask equally often.
+    """Whether to save now; every process must ask equally often.
 
     Args:
       running: tree of arrays that are being computed; waited for before processes
