@@ -133,10 +133,8 @@ class Source:
   @property
   def title(self) -> str:
     """The name for pages that are shared: a place is its last part, not its path."""
-    kind, colon, place = self.name.partition(":")
-    return (
-      f"{kind}{colon}{place}" if kind == "tfds" else os.path.basename(place) or kind
-    )
+    kind, _, place = self.name.partition(":")
+    return self.name if kind == "tfds" else os.path.basename(place) or kind
 
   @property
   def num_classes(self) -> int:
@@ -146,9 +144,8 @@ class Source:
   @property
   def classes(self) -> str:
     """Their number, for a reader."""
-    return {0: "no labels", 1: "1 class"}.get(
-      self.num_classes, f"{self.num_classes} classes"
-    )
+    count = self.num_classes
+    return {0: "no labels", 1: "1 class"}.get(count, f"{count} classes")
 
   @property
   def image_shape(self) -> tuple[int, ...]:
