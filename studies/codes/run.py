@@ -216,6 +216,7 @@ def tables(folder: pathlib.Path) -> list[str]:
   for study, file in (
     (shown, "glosses"),
     (curves.shown, "curves"),
+    (curves.shown, "images"),
     (names.shown, "names"),
   ):
     lines += [*study(json.loads((folder / f"{file}.json").read_text())), ""]

@@ -20,6 +20,7 @@ DATA = [
   *(
     "better_axes/data",
     "cifar10/data",
+    "cifar100/data",
     "frozen/data",
     "fashion/data",
     "nce/data",

@@ -97,7 +97,7 @@ def test_the_released_loop_begins_at_no_dimension(variant):
     [[1, 0], [2, 0], [0, 1], [0, 3], [1, 1], [0, 0]],  # duplicates and an all-zero row
     [[0, 0]] * 6,
     [[1, 0]] * 6,
-    [[1, 0], [3, 1], [4, 3], [1, 1], [1, 2], [0, 1]],  # no ties
+    [[1, 0], [6, 1], [4, 3], [1, 1], [2, 5], [-1, 2]],  # no ties
   ],
 )
 def test_ties_are_averaged_over_all_orders(f, k):

@@ -39,8 +39,11 @@ def backbone(tmp_path_factory):
 
 def fit(backbone, workdir, source, method="ncl", **settings):
   settings = {"views": 2, "epochs": 60} | settings
+  config = tiny.config(method, "resnet10")
+  # Features of a network with random weights are nearly parallel.
+  config.loss.temperature = 0.02
   return frozen_backbone.train_projector(
-    tiny.config(method, "resnet10"), backbone, workdir, source=source, **settings
+    config, backbone, workdir, source=source, **settings
   )
 
 
