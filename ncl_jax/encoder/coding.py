@@ -29,7 +29,9 @@ def codes(
     for block in some(X):
       padded = np.zeros((BLOCK, X.shape[1]), np.float32)
       padded[: len(block)] = scaling(block)
-      found = np.asarray(_encode(on_device, padded, network, normalize))[: len(block)]
+      found = np.asarray(encode_scaled(on_device, padded, network, normalize))[
+        : len(block)
+      ]
       yield finite(found)
 
   return encode
@@ -77,7 +79,7 @@ def measured(
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _encode(
+def encode_scaled(
   params: Any, x: jax.Array, network: Autoencoder, normalize: bool
 ) -> jax.Array:
   """Codes [N, D] of scaled embeddings [N, E]."""

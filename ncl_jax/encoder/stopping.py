@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ncl_jax import numerics
-from ncl_jax.encoder import search
+from ncl_jax.encoder import coding, search
 from ncl_jax.encoder.autoencoder import Autoencoder
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.errors import InputError
@@ -65,29 +65,21 @@ class Stopping:
     """Searches the neighbours of the rows `held` of X [N, E] among some of `rows`."""
     chosen = rows[np.linspace(0, len(rows) - 1, min(ITEMS, len(rows))).astype(int)]
     items, queries = scaling(X[chosen]), scaling(X[held])
-    true = search.nearest(_unit(items), _unit(queries), min(K, len(items)))
+    unit = (np.asarray(numerics.l2_normalize(x)) for x in (items, queries))
+    true = search.nearest(*unit, min(K, len(items)))
     return cls(items, queries, true, patience)
 
   def ends(self, params: Any, network: Autoencoder) -> bool:
     """Measures the parameters after an epoch; whether training should end."""
     items, queries = (
-      np.asarray(_codes(params, x, network)) for x in (self.items, self.queries)
+      np.asarray(coding.encode_scaled(params, x, network, True))
+      for x in (self.items, self.queries)
     )
     found = search.nearest(items, queries, self.true.shape[1])
     self.scores.append(search.recall(found, self.true))
     best = int(np.argmax(self.scores))
     last = len(self.scores) - 1
     if best == last:
-      # A copy: on a CPU these may be views of the state, which training overwrites.
+      # Copies: the next update overwrites the state.
       self.best = jax.tree.map(np.array, params)
     return last - best >= self.patience
-
-
-@jax.jit(static_argnums=2)
-def _codes(params: Any, x: jax.Array, network: Autoencoder) -> jax.Array:
-  with jax.default_matmul_precision("float32"):
-    return numerics.l2_normalize(network.codes(params, x))
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-  return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)

@@ -272,7 +272,7 @@ def train(
         divergence.check(np.asarray(faults), done)
         seen.append(np.mean(values))
       curve.append(float(np.mean(seen)))
-      if stopping and stopping.ends(jax.device_get(state[0]), recipe.network):
+      if stopping and stopping.ends(state[0], recipe.network):
         break
   params = stopping.best if stopping and stopping.scores else jax.device_get(state[0])
   scores = stopping.scores if stopping else []

@@ -6,7 +6,6 @@ Trains both, or resumes. Then scores the kept checkpoints on the test images and
 the README's table.
 """
 
-import argparse
 import json
 import pathlib
 from typing import Any
@@ -20,7 +19,7 @@ from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import workdir as workdir_lib
 from studies import scores
 from studies.cifar10 import run as study
-from studies.cifar10.score import both, in_f, on_h
+from studies.cifar10.score import arguments, both, in_f, on_h
 
 PLAN = study.Plan("cifar10_small", (16,), 30, study.CHOSEN, kept_every=6)
 ACTIVE = 18  # clusters that stay of an image: as many as NCL's dimensions there
@@ -28,11 +27,7 @@ ACTIVE = 18  # clusters that stay of an image: as many as NCL's dimensions there
 
 def main() -> None:
   """Trains, then scores."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--source", required=True, help="CIFAR-10, FORM:PATH")
-  parser.add_argument("--out", required=True, help="folder for both runs")
+  parser = arguments(__doc__)
   flags = parser.parse_args()
   logging.set_verbosity(logging.INFO)
   compile_cache.set_up()

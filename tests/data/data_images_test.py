@@ -75,7 +75,7 @@ def test_what_is_transparent_is_laid_on_white(tmp_path, mode):
   assert (seen[0] == 255).all() or mode == "RGB"
 
 
-def test_classes_stand_in_natural_sort_order(tmp_path):
+def test_classes_are_in_natural_sort_order(tmp_path):
   names = ("1", "2", "10", "a", "n2", "n10", "é", "画像")
   classes(tmp_path, reversed(names), count=5)
   assert data.load(f"folder:{tmp_path}").class_names == names

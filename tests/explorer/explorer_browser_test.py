@@ -271,7 +271,7 @@ def test_words_captions_and_partners_of_a_dimension(chromium, tmp_path):
   assert chromium.errors == []
 
 
-def test_texts_stand_in_the_place_of_images(chromium, tmp_path):
+def test_texts_take_the_place_of_images(chromium, tmp_path):
   texts = tuple(f"text {i} </script>" for i in range(40))
   file = explorer.write(tmp_path / "texts.html", example.make(texts=texts))
   chromium.errors.clear()
