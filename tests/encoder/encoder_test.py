@@ -23,6 +23,7 @@ from ncl_jax.encoder import (
   training,
 )
 from ncl_jax.encoder.autoencoder import Autoencoder, reconstruction
+from ncl_jax.encoder.scaling import measured
 from ncl_jax.errors import InputError
 
 
@@ -282,6 +283,15 @@ def test_a_memory_mapped_file_is_read_in_parts(tmp_path, monkeypatch, x, fitted)
   tracemalloc.stop()
   np.testing.assert_array_equal(again.toarray(), codes.toarray())
   assert peak < rows.nbytes / 2, f"{peak} bytes for a file of {rows.nbytes}"
+
+
+def test_batches_have_the_rows_asked_for_in_their_order(x):
+  other, rows = x[::-1], np.array([[7, 2, 2], [299, 0, 5]])
+  scaling = measured([x])
+  found = training.Data([x, other], scaling, np.arange(300)).batches(rows, 2)
+  expected = np.stack([scaling(x)[rows], scaling(other)[rows]], axis=2)
+  np.testing.assert_array_equal(found["x"], expected)
+  np.testing.assert_array_equal(found["labels"], rows)
 
 
 def test_mapped_rows_are_read_without_read_ahead(tmp_path):
