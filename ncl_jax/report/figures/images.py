@@ -1,5 +1,7 @@
 """The paper's first figure: test images that activate single dimensions most."""
 
+import re
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -53,13 +55,17 @@ def _grid(
         linestyle="-" if agrees else (0, (2, 1)),
       )
       ax.add_patch(frame)
+      name = str(comparison.class_name(label))
+      # A long word is written smaller, so that it is not broken.
+      word = max(map(len, re.split("[ _-]", name)))
+      letters = min(max(LETTERS, word), 2 * LETTERS)
       ax.text(
         c + 0.5,
         y + 1.0,
-        drawing.wrapped(comparison.class_name(label), LETTERS),
+        drawing.wrapped(name, letters),
         ha="center",
         va="top",
-        fontsize=5.5,
+        fontsize=5.5 * LETTERS / letters,
         linespacing=0.95,
         fontweight="normal" if agrees else "bold",
       )
