@@ -65,8 +65,8 @@ class Stopping:
     """Searches the neighbours of the rows `held` of X [N, E] among some of `rows`."""
     chosen = rows[np.linspace(0, len(rows) - 1, min(ITEMS, len(rows))).astype(int)]
     items, queries = scaling(X[chosen]), scaling(X[held])
-    unit = (np.asarray(numerics.l2_normalize(x)) for x in (items, queries))
-    true = search.nearest(*unit, min(K, len(items)))
+    bank, asked = (np.asarray(numerics.l2_normalize(x)) for x in (items, queries))
+    true = search.nearest(bank, asked, min(K, len(items)))
     return cls(items, queries, true, patience)
 
   def ends(self, params: Any, network: Autoencoder) -> bool:
