@@ -2,22 +2,24 @@ r"""One long run of CL and of NCL on CIFAR-10, scored as training goes on.
 
   python -m studies.cifar10.long --source=arrays:cifar10.npz --out=runs/cifar10-long
 
-Trains both, or resumes. Then scores the kept checkpoints on the test images and prints
-the README's table.
+Trains both, or resumes. Then scores the kept checkpoints on the test images, writes
+OUT/data/long.jsonl and two pictures of top images, and prints the README's table.
 """
 
 import json
 import pathlib
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from ncl_jax import metrics
+from ncl_jax.data.source import Source
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import rivals
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import workdir as workdir_lib
-from studies import scores
+from studies import pictures, scores
 from studies.cifar10 import run as study
 from studies.cifar10.score import arguments, both, in_f, on_h
 
@@ -49,6 +51,18 @@ def main() -> None:
       jsonl.append(file, key | measured)
       logging.info("%s", json.dumps(key))
   print("\n".join(tables(out / "data")))
+  _draw(out, source, seed)
+
+
+def _draw(out: pathlib.Path, source: Source, seed: int) -> None:
+  """Pictures of what the dimensions of the last checkpoints respond to."""
+  of = []
+  for method in study.METHODS:
+    run = open_run(out / f"seed{seed}" / method, source=source)
+    of.append(in_f(run, *both(run)))
+  test = source.split("test")
+  shown = test.images[np.arange(len(test))], test.labels, tuple(source.class_names)
+  pictures.write(*of, shown, seed, out / "data")
 
 
 def _measured(run, seed: int) -> dict[str, Any]:
