@@ -222,15 +222,30 @@ def slow(path, size, white):
     file.write(path + chr(10))
   return read(path, size, white)
 decode.read = slow
+print("ready", flush=True)
+input()
 data.load("folder:" + folder, image_size={SIDE}, decoded=cache)
 """
 
 
 def start(root, cache, log, seconds):
+  """A process that has imported everything and waits for a line."""
   command = [sys.executable, "-c", PROGRAM, str(root), str(cache), str(log)]
-  return subprocess.Popen(
-    [*command, str(seconds)], stderr=subprocess.PIPE, text=True, env=os.environ
+  process = subprocess.Popen(
+    [*command, str(seconds)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env=os.environ,
   )
+  assert process.stdout.readline() == "ready\n", process.stderr.read()
+  return process
+
+
+def go(process):
+  process.stdin.write("\n")
+  process.stdin.flush()
 
 
 def wait_for(condition, process):
@@ -242,6 +257,7 @@ def wait_for(condition, process):
 def test_killed_in_the_middle_it_goes_on(photographs, tmp_path, decoding):
   cache, log = tmp_path / "cache", tmp_path / "log"
   process = start(photographs, cache, log, 0.2)
+  go(process)
 
   def written():
     return sum(path.stat().st_size for path in cache.glob("*.partial"))
@@ -264,8 +280,10 @@ def test_killed_in_the_middle_it_goes_on(photographs, tmp_path, decoding):
 def test_two_processes_decode_once(photographs, tmp_path):
   cache, log = tmp_path / "cache", tmp_path / "log"
   first = start(photographs, cache, log, 0.1)
-  wait_for(lambda: list(cache.glob("*.partial")), first)
   second = start(photographs, cache, log, 0.0)
+  go(first)
+  wait_for(lambda: list(cache.glob("*.partial")), first)
+  go(second)
   said = [process.communicate()[1] for process in (first, second)]
   assert [process.returncode for process in (first, second)] == [0, 0], said
   # Each of the 48 once, and one of each split a process to compare.
