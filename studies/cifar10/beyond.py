@@ -1,9 +1,9 @@
-r"""CIFAR-10's networks on CIFAR-100's images, and on corrupted images.
+r"""The networks of the long run on CIFAR-100's images, and on corrupted images.
 
   python -m studies.cifar10.beyond --source=arrays:cifar10.npz \
-      --other=arrays:cifar100.npz --out=runs/cifar10-study
+      --other=arrays:cifar100.npz --out=runs/cifar10-long
 
-Needs the runs that `run.py` leaves in --out. Writes OUT/data/beyond.jsonl and prints
+Needs the runs that `long.py` leaves in --out. Writes OUT/data/beyond.jsonl and prints
 the README's table. Resumes after the last run that was measured.
 """
 
@@ -12,10 +12,8 @@ import pathlib
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import workdir as workdir_lib
 from studies import beyond
-from studies.cifar10.run import PLAN
+from studies.cifar10.long import PLAN
 from studies.cifar10.score import arguments
-
-SEEDS = PLAN.seeds[:3]
 
 
 def main() -> None:
@@ -25,12 +23,11 @@ def main() -> None:
   flags = parser.parse_args()
   compile_cache.set_up()
   out = pathlib.Path(flags.out).expanduser().resolve()
-  (out / "data").mkdir(parents=True, exist_ok=True)
   source, other = (
     workdir_lib.load_source(PLAN.settings("cl", spec))
     for spec in (flags.source, flags.other)
   )
-  beyond.measure(out, source, other, SEEDS)
+  beyond.measure(out, source, other, PLAN.seeds)
   print("\n".join(tables(out / "data")))
 
 
