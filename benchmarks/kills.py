@@ -105,12 +105,11 @@ def kill_once(workdir: pathlib.Path, epochs: int, in_save: bool, steps: int) -> 
     first = len(jsonl.read(file))
     while len(jsonl.read(file)) < first + steps:
       check(run)
-      time.sleep(0.001)
+      time.sleep(0.01)
     # The partial checkpoint of the previous kill is removed by now, or soon.
-    while stale & unfinished(workdir):
+    while stale & unfinished(workdir) or (in_save and not unfinished(workdir)):
       check(run)
-    while in_save and not unfinished(workdir):
-      check(run)
+      time.sleep(0.001)
     check(run)
     run.kill()
   return Kill(jsonl.read(file)[-1]["step"], bool(unfinished(workdir)))

@@ -10,9 +10,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A core for each worker: threads of OpenBLAS and OpenMP would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Test programs run for milliseconds, so compilation is their cost: a fifth of the time
-# without optimizations and with XLA's older code generator. Inherited by subprocesses.
+# without optimizations and with XLA's older code generator; a tenth less if a program is
+# not divided among threads. Inherited by subprocesses.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault(
+  "XLA_FLAGS",
+  "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 # The same small programs are built by many tests, and by programs that they start:
 # compiled once. A folder for each worker, as none may read what another is writing.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(

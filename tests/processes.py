@@ -25,7 +25,8 @@ def start(tmp_path, *commands, slurm=False):
   environment = os.environ | {
     "PYTHONPATH": str(ROOT),
     "JAX_NUM_CPU_DEVICES": str(8 // len(commands)),
-    "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+    # One for all tests of a worker, as the programs are the same.
+    "JAX_COMPILATION_CACHE_DIR": str(tmp_path.parent / "programs"),
   }
   running = []
   for i, command in enumerate(commands):

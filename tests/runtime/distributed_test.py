@@ -242,19 +242,26 @@ def training(tmp_path, name, *flags):
   )
 
 
+def steps_of(folder, command, processes):
+  """The values of a few steps, and the rows that each process read."""
+  ended = finish(start(folder, *[command] * processes))
+  assert all(code == 0 for code, _, _ in ended), ended
+  shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+  assert all(each["values"] == shown[0]["values"] for each in shown)
+  return shown[0]["values"], [each["read"] for each in shown]
+
+
+@pytest.fixture(scope="module")
+def steps_of_one(tmp_path_factory):
+  return steps_of(tmp_path_factory.mktemp("one"), ("steps",), 1)
+
+
 @pytest.mark.parametrize(
   "mesh", [(), ("interleaved",)], ids=["in order", "interleaved"]
 )
-def test_two_processes_give_the_numbers_of_one(tmp_path, mesh):
-  results = []
-  for processes in (1, 2):
-    laid_out = mesh if processes == 2 else ()
-    ended = finish(start(tmp_path, *[(*laid_out, "steps")] * processes))
-    assert all(code == 0 for code, _, _ in ended), ended
-    shown = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
-    assert all(each["values"] == shown[0]["values"] for each in shown)
-    results.append((shown[0]["values"], [each["read"] for each in shown]))
-  (one, (whole,)), (two, parts) = results
+def test_two_processes_give_the_numbers_of_one(tmp_path, steps_of_one, mesh):
+  one, (whole,) = steps_of_one
+  two, parts = steps_of(tmp_path, (*mesh, "steps"), 2)
   np.testing.assert_allclose(two, one, rtol=1e-10)
   assert one[0][0] > one[-1][0] + 0.01, "nothing was learnt: nothing was compared"
   # Each process read the rows of its own devices, two a device, and no more.
