@@ -24,6 +24,10 @@ from studies.cifar10 import run as study
 from studies.cifar10.score import arguments, both, in_f, on_h
 
 PLAN = study.Plan("cifar10_small", (16,), 30, study.CHOSEN, kept_every=6)
+CLASSES = (
+  *("airplane", "automobile", "bird", "cat", "deer"),
+  *("dog", "frog", "horse", "ship", "truck"),
+)
 ACTIVE = 18  # clusters that stay of an image: as many as NCL's dimensions there
 
 
@@ -61,7 +65,7 @@ def _draw(out: pathlib.Path, source: Source, seed: int) -> None:
     run = open_run(out / f"seed{seed}" / method, source=source)
     of.append(in_f(run, *both(run)))
   test = source.split("test")
-  shown = test.images[np.arange(len(test))], test.labels, tuple(source.class_names)
+  shown = test.images[np.arange(len(test))], test.labels, CLASSES
   pictures.write(*of, shown, seed, out / "data")
 
 

@@ -56,10 +56,12 @@ def test_commands_explain_themselves(program, monkeypatch, capsys):
 @pytest.mark.parametrize("folder", DATA)
 def test_the_page_shows_the_tables_of_the_data(folder):
   study = folder.partition("/")[0]
-  name = "score" if (STUDIES / study / "score.py").exists() else "run"
-  run = importlib.import_module(f"studies.{study}.{name}")
   page = (STUDIES / study / "README.md").read_text()
-  tables = "\n".join(run.tables(STUDIES / folder)).split("\n\n")
+  tables = []
+  for file in sorted((STUDIES / study).glob("*.py")):
+    if "def tables(" in file.read_text():
+      program = importlib.import_module(f"studies.{study}.{file.stem}")
+      tables += "\n".join(program.tables(STUDIES / folder)).split("\n\n")
   assert len(tables) > 1
   for table in tables:
     assert table in page
