@@ -11,8 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A core for each worker: threads of OpenBLAS and OpenMP would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Test programs run for milliseconds, so compilation is their cost: a fifth of the time
-# without optimizations and with XLA's older code generator, and a tenth less if programs
-# are not divided among threads. Inherited by subprocesses.
+# without optimizations and with XLA's older code generator. A tenth less if it does not
+# divide programs among threads. Inherited by subprocesses.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault(
   "XLA_FLAGS",

@@ -14,8 +14,6 @@ from ncl_jax import interop, optimizers
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import update as update_lib
 
-pytestmark = pytest.mark.usefixtures("optimized")
-
 TRACE = "train_trace"
 
 
@@ -97,6 +95,20 @@ LOSSES = {"loss": "loss_nce", "probe_loss": "loss_class"}
 
 
 @pytest.mark.parametrize(
+  "transform",
+  ["rep_relu", pytest.param("identity", marks=pytest.mark.slow)],
+)
+def test_the_first_losses_in_float32(transform):
+  # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
+  # updates with them: float64 compares those, below.
+  golden = trace()
+  values, _ = next(updates("small", transform, "float32"))
+  for ours, theirs in LOSSES.items():
+    expected = golden[f"small__{transform}__{theirs}_f64"][0]
+    np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
   ("regime", "transform"),
   # Those of one program side by side: in one process, compiled once.
   [
@@ -109,7 +121,7 @@ LOSSES = {"loss": "loss_nce", "probe_loss": "loss_class"}
     ),
   ],
 )
-def test_the_released_codes_five_steps(x64, regime, transform):
+def test_the_released_codes_five_steps(optimized, x64, regime, transform):
   golden, prefix = trace(), f"{regime}__{transform}__"
   initial = interop.to_torch(trace_start())
   for step, (values, tensors) in enumerate(updates(regime, transform, "float64")):
@@ -139,22 +151,8 @@ def test_the_released_codes_five_steps(x64, regime, transform):
       )
 
 
-@pytest.mark.parametrize(
-  "transform",
-  ["rep_relu", pytest.param("identity", marks=pytest.mark.slow)],
-)
-def test_the_first_losses_in_float32(transform):
-  # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
-  # updates with them: float64 compares those, above.
-  golden = trace()
-  values, _ = next(updates("small", transform, "float32"))
-  for ours, theirs in LOSSES.items():
-    expected = golden[f"small__{transform}__{theirs}_f64"][0]
-    np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
-
-
 @pytest.mark.slow
-def test_joint_statistics_are_another_recipe(x64):
+def test_joint_statistics_are_another_recipe(optimized, x64):
   golden, start = trace(), trace_start()
   config = trace_config("identity")
   config.model.batch_norm = "joint"
