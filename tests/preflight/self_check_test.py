@@ -190,7 +190,7 @@ def test_one_wrong_device_is_named(monkeypatch):
 # The step.
 
 
-SEEDS = 20
+SEEDS = 10
 
 
 @pytest.fixture(scope="module")
