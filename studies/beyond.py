@@ -26,7 +26,7 @@ def measure(out: pathlib.Path, source: Source, other: Source, seeds: Sequence[in
   for seed in seeds:
     for method in METHODS:
       key = {"method": method, "seed": seed}
-      if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
+      if scores.has_row(file, key):
         continue
       run = open_run(out / f"seed{seed}" / method, source=source)
       found = transferred(run, other) | corrupted(run, run.extract("train"))

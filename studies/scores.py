@@ -1,6 +1,7 @@
 """What the studies of axes measure on CL and NCL of one seed, and their verdicts."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ncl_jax import metrics
 from ncl_jax.evaluators import axes, feature_stats, meaning
 from ncl_jax.experiments import rivals
 from ncl_jax.report import statistics
+from ncl_jax.runtime import jsonl
 
 BUDGETS = (0.002, 0.005, 0.01, 0.03)  # of the energy-weighted purity
 paired = statistics.paired_difference
@@ -32,6 +34,11 @@ class Labels:
   train: np.ndarray
   test: np.ndarray
   num_classes: int
+
+
+def has_row(file: pathlib.Path, key: dict[str, Any]) -> bool:
+  """Whether a .jsonl file has a row with these values."""
+  return any(key.items() <= row.items() for row in jsonl.read(file))
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -82,7 +82,10 @@ def by_position():
   explorer.write = lambda _, page: pages.append(page)
   explorer_lib.explore("", sepin=True)
   (side,) = pages[0].sides
-  paired = pairs.evaluate(config, variables, source, mesh)
+  # Partners that each step draws anew are refused; one draw is enough here.
+  fixed = config.copy_and_resolve_references()
+  fixed.data.pair_factors = ()
+  paired = pairs.evaluate(fixed, variables, source, mesh)
   shown = {
     "ids": found.ids,
     "h": found.h,

@@ -48,7 +48,7 @@ def main() -> None:
   for method in study.CHOSEN:
     for count in range(1, 1 + PLAN.epochs // PLAN.kept_every):
       key = {"method": method, "epochs": count * PLAN.kept_every}
-      if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
+      if scores.has_row(file, key):
         continue
       path = out / f"seed{seed}" / method
       measured = _measured(open_run(path, count * steps, source=source), seed)

@@ -28,6 +28,7 @@ from ncl_jax.evaluators.run import LAYERS, Run, open_run
 from ncl_jax.runtime import compile_cache, jsonl
 from ncl_jax.training import loop
 from ncl_jax.training import workdir as workdir_lib
+from studies import scores
 
 METHODS = ("cl", "ncl")
 RATES = (0.2, 0.4, 0.8)
@@ -113,7 +114,7 @@ def tune(plan: Plan, method: str, rate: float, source: Source, out, name: str):
   """Trains at a learning rate and scores it on the held-out training images."""
   file = out / "data" / "tuning.jsonl"
   key = {"method": method, "rate": rate, "seed": TUNING_SEED}
-  if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
+  if scores.has_row(file, key):
     return
   config = plan.settings(method, name)
   config.seed = TUNING_SEED
@@ -138,7 +139,7 @@ def fit(plan: Plan, method, rate, seed, source: Source, out, name: str) -> None:
   """Trains one of the runs that the verdicts are about; scores nothing."""
   file = out / "data" / "runs.jsonl"
   key = {"method": method, "rate": rate, "seed": seed}
-  if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
+  if scores.has_row(file, key):
     return
   config = plan.settings(method, name)
   config.seed = seed

@@ -198,7 +198,7 @@ def tune(out: pathlib.Path, labels: np.ndarray, held_labels: np.ndarray) -> None
   for rate in RATES:
     for method in METHODS:
       key = {"method": method, "rate": rate, "seed": TUNING_SEED}
-      if any(all(row[k] == v for k, v in key.items()) for row in jsonl.read(file)):
+      if scores.has_row(file, key):
         continue
       params, loss = fit(method, rate, TUNING_SEED, views)
       bank, asked = (embedded(params, method, h) for h in (train, held))

@@ -64,7 +64,7 @@ def test_the_page_shows_the_tables_of_the_data(folder):
       tables += "\n".join(program.tables(STUDIES / folder)).split("\n\n")
   assert len(tables) > 1
   for table in tables:
-    assert table in page
+    assert f"\n\n{table.strip()}\n\n" in f"{page}\n", "or fewer rows than the page has"
 
 
 def test_the_product_imports_no_study():

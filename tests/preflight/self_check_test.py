@@ -190,7 +190,7 @@ def test_one_wrong_device_is_named(monkeypatch):
 # The step.
 
 
-SEEDS = 10
+SEEDS = 20
 
 
 @pytest.fixture(scope="module")
