@@ -56,8 +56,8 @@ def training_loss(model, variables, x):
   return loss
 
 
-def waiting(model, variables, x):
-  """Shapes of what waits for the backward pass: what its function has enclosed."""
+def saved_for_backward(model, variables, x):
+  """Shapes of what is saved for the backward pass: what its function encloses."""
 
   def backward(params):
     return jax.vjp(training_loss(model, variables, x), params, has_aux=True)[1]
@@ -76,7 +76,7 @@ def test_what_is_computed_again_changes_no_number(stem, x64):
     loss = training_loss(one, variables, x)
     flops[name] = timing.flops(jax.grad(loss, has_aux=True), variables["params"])
     found[name] = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
-    kept[name] = sum(leaf.size for leaf in waiting(one, variables, x))
+    kept[name] = sum(leaf.size for leaf in saved_for_backward(one, variables, x))
   gradient, aux = found.pop("all")
   for other, seen in found.values():
     jax.tree.map(np.testing.assert_array_equal, seen, aux)
@@ -93,7 +93,7 @@ def test_only_the_outputs_of_convolutions_wait_for_the_backward_pass():
   model = models.resnet18(width=4, dtype=jnp.bfloat16).clone(keep="convolutions")
   x = jnp.zeros((6, 32, 32, 3))
   variables = jax.eval_shape(lambda: model.init(jax.random.key(0), x))
-  found = waiting(model, variables, x)
+  found = saved_for_backward(model, variables, x)
   # By shape no kernel is among them: those have 3 or 1 in the first place.
   maps = [leaf for leaf in found if leaf.ndim > 2 and leaf.shape[0] == len(x)]
   maps.remove(jax.ShapeDtypeStruct(x.shape, x.dtype))
