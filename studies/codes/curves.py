@@ -250,6 +250,13 @@ def interval(difference: np.ndarray) -> str:
   return f"{difference.mean():+.3f} ± {half:.3f}"
 
 
+def tables(folder: pathlib.Path) -> list[str]:
+  """The page's tables of this program, from its files in a folder."""
+  files = (folder / f"{name}.json" for name in ("curves", "images"))
+  first, second = (shown(json.loads(file.read_text())) for file in files)
+  return [*first, "", *second]
+
+
 def shown(document: dict[str, Any]) -> list[str]:
   """Tables: recall by bytes, what others are behind by, and recall over time."""
   quality, better, time = [], [], []

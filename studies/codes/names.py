@@ -99,6 +99,11 @@ def examples(found: names.Names) -> list[dict[str, Any]]:
   ]
 
 
+def tables(folder: pathlib.Path) -> list[str]:
+  """The page's tables of this program, from its file in a folder."""
+  return shown(json.loads((folder / "names.json").read_text()))
+
+
 def shown(document: dict[str, Any]) -> list[str]:
   """The lines of the page's tables."""
   kinds = [{"of": kind} | document[kind] for kind in ("words", "classes")]

@@ -209,18 +209,8 @@ def tuned(rows: np.ndarray, flags):
 
 
 def tables(folder: pathlib.Path) -> list[str]:
-  """The lines of the page's tables, of the data in a folder."""
-  from studies.codes import curves, names  # these import this module
-
-  lines: list[str] = []
-  for study, file in (
-    (shown, "glosses"),
-    (curves.shown, "curves"),
-    (curves.shown, "images"),
-    (names.shown, "names"),
-  ):
-    lines += [*study(json.loads((folder / f"{file}.json").read_text())), ""]
-  return lines[:-1]
+  """The page's tables of this program, from its file in a folder."""
+  return shown(json.loads((folder / "glosses.json").read_text()))
 
 
 def shown(document: dict[str, Any]) -> list[str]:

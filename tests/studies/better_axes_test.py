@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from studies.better_axes import run
+from studies.better_axes import projectors, run, tables
 
 SPREAD = np.array([-0.002, -0.001, 0, 0.001, 0.002])
 
@@ -34,7 +34,7 @@ def scored(ncl, rival):
   ],
 )
 def test_the_verdict(difference, word):
-  sentence = run.verdict(scored(0.4 + difference, 0.4))
+  sentence = tables.verdict(scored(0.4 + difference, 0.4))
   assert f"(k-means, 256): {word}." in sentence
 
 
@@ -60,11 +60,11 @@ def test_without_an_idea_that_helps_the_base_stays():
 
 
 def test_of_cl_the_best_method_applied_afterwards_counts():
-  assert run.value({"naming": 0.9, "post_hoc": {"a": 0.3, "b": 0.4}}) == 0.4
+  assert tables.value({"naming": 0.9, "post_hoc": {"a": 0.3, "b": 0.4}}) == 0.4
 
 
 def test_ideas_change_the_base_and_rates_multiply():
-  assert run.recipe("cl", ("rate",)).rate == pytest.approx(4e-3)
-  made = run.recipe("ncl", ("linear", "wide"))
+  assert projectors.recipe("cl", ("rate",)).rate == pytest.approx(4e-3)
+  made = projectors.recipe("ncl", ("linear", "wide"))
   assert (made.hidden, made.out, made.rate) == (0, 1024, 5e-4)
   assert made.projector.depth == 1
