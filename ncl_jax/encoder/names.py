@@ -1,14 +1,13 @@
 """Names the dimensions of codes by words or classes that their active items share."""
 
-import collections
 import dataclasses
 import difflib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
+from sklearn.feature_extraction.text import CountVectorizer
 
 from ncl_jax import checks
 from ncl_jax.data import labels as labels_lib
@@ -76,10 +75,10 @@ class Names:
     Raises:
       InputError: no dimension has it with a score above 0; names similar words.
     """
-    known = [d for d, words in enumerate(self.words) if self.score[d] > 0 and words]
-    found = [d for d in known if word in self.words[d]]
+    known = {d: own for d, own in enumerate(self.words) if self.score[d] > 0}
+    found = [d for d, own in known.items() if word in own]
     if not found:
-      others = sorted({w for d in known for w in self.words[d]})
+      others = sorted({other for own in known.values() for other in own})
       near = difflib.get_close_matches(word, others, cutoff=0) or others[:3]
       raise InputError(
         f"no dimension is named {word!r}; of {len(others)} names similar ones are: "
@@ -114,9 +113,8 @@ class Named:
     if (texts is None) == (labels is None):
       raise InputError("names are words of texts or classes: give texts or labels")
     codes = coding.stacked(self._blocks(X))
-    self.names_ = separating(
-      codes, of_labels(labels) if texts is None else of_texts(texts)
-    )
+    attributes = of_labels(labels) if texts is None else of_texts(texts)
+    self.names_ = separating(codes, attributes)
     return self
 
   def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -138,19 +136,23 @@ class Named:
 def of_texts(texts: Sequence[str]) -> Attributes:
   """The lower-case words of at least two letters that occur in `RAREST` texts or more.
 
+  Raises:
+    InputError: there is no such word.
+
   >>> of_texts(["a dog", "Dog!", "the dog", "dog", "dogs, dog"]).names
   ('dog',)
   """
   known = np.array([not labels_lib.is_missing(text) for text in texts], bool)
-  found = [
-    sorted(set(re.findall(r"[^\W\d_]{2,}", str(text).lower()))) if given else []
-    for text, given in zip(texts, known, strict=True)
-  ]
-  count = collections.Counter(word for words in found for word in words)
-  names = tuple(sorted(word for word, n in count.items() if n >= RAREST))
-  place = {word: i for i, word in enumerate(names)}
-  pairs = [(n, place[w]) for n, words in enumerate(found) for w in words if w in place]
-  return _attributes(names, np.asarray(pairs, np.int64).reshape(-1, 2), known)
+  given = [str(text) if k else "" for text, k in zip(texts, known, strict=True)]
+  words = CountVectorizer(
+    binary=True, min_df=RAREST, token_pattern=r"[^\W\d_]{2,}", dtype=bool
+  )
+  try:
+    has = words.fit_transform(given)
+  except ValueError as error:
+    raise InputError(f"no word occurs in {RAREST} of {len(given)} texts") from error
+  names = tuple(words.get_feature_names_out().tolist())
+  return Attributes(names, scipy.sparse.csr_array(has), known)
 
 
 def of_labels(labels: Sequence[Any]) -> Attributes:
@@ -168,9 +170,10 @@ def of_labels(labels: Sequence[Any]) -> Attributes:
   values, numbers = np.unique(found.values[rows], return_inverse=True)
   if np.asarray(labels).dtype == bool:
     values = values.astype(bool)
-  return _attributes(
-    tuple(map(str, values)), np.stack([rows, numbers], 1), ~found.missing
+  has = scipy.sparse.csr_array(
+    (np.ones(len(rows), bool), (rows, numbers)), (len(found.values), len(values))
   )
+  return Attributes(tuple(map(str, values)), has, ~found.missing)
 
 
 def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
@@ -188,33 +191,25 @@ def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
   Raises:
     InputError: another number of items, or fewer than four whose attributes are known.
   """
-  active = scipy.sparse.csr_array(codes) > 0
-  items, known = attributes.has.shape[0], np.flatnonzero(attributes.known)
+  active, known = scipy.sparse.csr_array(codes) > 0, np.flatnonzero(attributes.known)
+  items = attributes.has.shape[0]
   if active.shape[0] != items:
     raise InputError(f"{active.shape[0]} codes for {items} items: one each is needed")
-  items = len(known)
-  checks.whole("number of items", items, 4)
-  active = active[known]
-  attributes = Attributes(attributes.names, attributes.has[known], np.ones(items, bool))
+  checks.whole("number of items", len(known), 4)
+  active, has = active[known], attributes.has[known]
   random = np.random.default_rng(seed)
-  order = random.permutation(items)
-  words, score = _named(active, attributes, order)
-  shuffled = active[random.permutation(items)]
-  chance = _named(shuffled, attributes, order)[1]
+  order = random.permutation(len(known))
+  chosen, score = _chosen(active, has, order)
+  _, chance = _chosen(active[random.permutation(len(known))], has, order)
+  words = tuple(tuple(attributes.names[i] for i in own) for own in chosen)
   return Names(words, score, chance)
 
 
 def correlation(both: Any, first: Any, second: Any, count: int) -> np.ndarray:
-  """The phi coefficient of two yes-or-no properties of `count` items.
+  """The phi coefficient, in -1..1, of two yes-or-no properties of `count` items.
 
-  Args:
-    both: number of items with both properties.
-    first: number of items with the first one.
-    second: number of items with the second one.
-    count: number of items.
-
-  Returns:
-    Array in -1..1; 0 if all items or none have a property.
+  `first` and `second` items have the one and the other, and `both` items have both. 0
+  if all items or none have a property.
 
   >>> float(correlation(2, 2, 2, 4)), float(correlation(0, 2, 2, 4))
   (1.0, -1.0)
@@ -226,26 +221,14 @@ def correlation(both: Any, first: Any, second: Any, count: int) -> np.ndarray:
   )
 
 
-def _attributes(
-  names: tuple[str, ...], pairs: np.ndarray, known: np.ndarray
-) -> Attributes:
-  has = (np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1]))
-  shape = len(known), len(names)
-  return Attributes(names, scipy.sparse.csr_array(has, shape), known)
-
-
-def _named(
-  active: Any, attributes: Attributes, order: np.ndarray
-) -> tuple[tuple[tuple[str, ...], ...], np.ndarray]:
-  """(words, scores [D]): the first half of `order` chooses, the second scores."""
-  half = len(order) // 2
-  names, score = [], np.zeros(active.shape[1])
-  candidates = _candidates(active[order[:half]], attributes.has[order[:half]])
+def _chosen(active: Any, has: Any, order: np.ndarray) -> tuple[list, np.ndarray]:
+  """(attributes, score) of each dimension: half of `order` chooses, half scores."""
+  halves = np.split(order, [len(order) // 2])
   chooses, scores = (
-    tuple(scipy.sparse.csc_array(x[rows]) for x in (active, attributes.has))
-    for rows in (order[:half], order[half:])
+    tuple(scipy.sparse.csc_array(x[rows]) for x in (active, has)) for rows in halves
   )
-  for d, ranked in enumerate(candidates):
+  chosen = []
+  for d, ranked in enumerate(_candidates(active[halves[0]], has[halves[0]])):
     words: list[int] = []
     best = 0.0
     for word in ranked:
@@ -253,9 +236,8 @@ def _named(
         words, best = [*words, word], value
       if len(words) == WORDS:
         break
-    score[d] = _of_words(scores, d, words)
-    names.append(tuple(attributes.names[word] for word in words))
-  return tuple(names), score
+    chosen.append(words)
+  return chosen, np.array([_of_words(scores, d, own) for d, own in enumerate(chosen)])
 
 
 def _candidates(active: Any, has: Any) -> np.ndarray:
@@ -272,11 +254,8 @@ def _candidates(active: Any, has: Any) -> np.ndarray:
 
 
 def _of_words(items: Any, d: int, words: list[int]) -> float:
-  """Correlation between dimension d being active and having one of the words.
-
-  `items` are the active dimensions and the attributes, column by column.
-  """
-  active, has = items
+  """Correlation between dimension d being active and having one of the words."""
+  active, has = items  # column by column
   on = active.indices[active.indptr[d] : active.indptr[d + 1]]
   any_word = np.unique(has[:, words].indices)
   both = len(np.intersect1d(on, any_word))
