@@ -1,6 +1,5 @@
 """Exact search by inner product, with dense rows and with sparse codes."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,9 @@ def nearest(items: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
   >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), 2).tolist()
   [[1, 2]]
   """
-  checks.features("items", items)
-  checks.features("queries", queries)
-  items, queries = (_wide(x) for x in (items, queries))
+  items, queries = _dense("items", items), _dense("queries", queries)
   checks.same_width("queries", queries, "items", items)
   checks.whole("k", k, 1, len(items))
-  checks.finite("items", items)
-  checks.finite("queries", queries)
   size = max(1, _HELD // len(items))
   blocks = range(0, len(queries), size)
   return np.concatenate([largest(queries[i : i + size] @ items.T, k) for i in blocks])
@@ -55,17 +50,10 @@ class InvertedIndex:
     """
     if not scipy.sparse.issparse(codes):
       raise InputError("codes are dense: an inverted index takes scipy.sparse matrices")
+    self._codes = _sparse("codes", codes)
     # Rows are dimensions, and each row is a list of items.
-    if codes.ndim != 2:
-      raise InputError(f"codes have shape {list(codes.shape)}: they must be [N, D]")
-    checks.real("codes.data", codes.data)
-    self._lists = scipy.sparse.csr_array(_wide(codes).T)
-    checks.finite("codes.data", self._lists.data)
+    self._lists = scipy.sparse.csr_array(self._codes.T)
     self.items = codes.shape[0]
-
-  @functools.cached_property
-  def _codes(self) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array(self._lists.T)
 
   def nearest(self, queries: Any, k: int) -> np.ndarray:
     """The k items with the largest inner product, for sparse or dense queries [M, D].
@@ -79,16 +67,13 @@ class InvertedIndex:
     """
     checks.whole("k", k, 1, self.items)
     if isinstance(queries, np.ndarray):
-      return self._nearest_dense(queries, k)
-    if not scipy.sparse.issparse(queries) or queries.ndim != 2:
-      raise InputError(
-        f"queries have shape {list(np.shape(queries))}: they must be an array "
-        "or sparse [M, D]; one row is scipy.sparse.csr_array(codes[[i]])"
-      )
-    checks.same_width("queries", queries, "codes", self._lists.T)
-    checks.real("queries.data", queries.data)
-    queries = scipy.sparse.csr_array(_wide(queries))
-    checks.finite("queries.data", queries.data)
+      queries = _dense("queries", queries)
+      checks.same_width("queries", queries, "codes", self._codes)
+      blocks = range(0, len(queries), _QUERIES)
+      parts = (np.ascontiguousarray(queries[i : i + _QUERIES].T) for i in blocks)
+      return np.concatenate([largest((self._codes @ x).T, k) for x in parts])
+    queries = _sparse("queries", queries)
+    checks.same_width("queries", queries, "codes", self._codes)
     found = np.full((queries.shape[0], k), -1, np.int64)
     size = max(1, _HELD // self.items)
     for start in range(0, len(found), size):
@@ -101,18 +86,6 @@ class InvertedIndex:
           values, positions = values[chosen], positions[chosen]
         order = np.lexsort((positions, -values))
         found[start + row, : len(order)] = positions[order]
-    return found
-
-  def _nearest_dense(self, queries: np.ndarray, k: int) -> np.ndarray:
-    checks.features("queries", queries)
-    checks.same_width("queries", queries, "codes", self._lists.T)
-    checks.finite("queries", queries)
-    queries = _wide(queries)
-    found = np.empty((len(queries), k), np.int64)
-    for start in range(0, len(found), _QUERIES):
-      part = slice(start, start + _QUERIES)
-      scores = self._codes @ np.ascontiguousarray(queries[part].T)
-      found[part] = largest(np.ascontiguousarray(scores.T), k)
     return found
 
 
@@ -142,6 +115,7 @@ def largest(scores: np.ndarray, k: int) -> np.ndarray:
   Ties are in order of position. Which of several scores equal to the k-th are included
   is unspecified.
   """
+  scores = np.ascontiguousarray(scores)
   chosen = np.argpartition(-scores, k - 1, axis=1)[:, :k]
   chosen.sort(axis=1)
   values = np.take_along_axis(scores, chosen, axis=1)
@@ -149,8 +123,23 @@ def largest(scores: np.ndarray, k: int) -> np.ndarray:
   return np.take_along_axis(chosen, order, axis=1)
 
 
+def _dense(name: str, x: Any) -> np.ndarray:
+  checks.features(name, x)
+  checks.finite(name, x)
+  return _wide(np.asarray(x))
+
+
+def _sparse(name: str, x: Any) -> scipy.sparse.csr_array:
+  if not scipy.sparse.issparse(x) or x.ndim != 2:
+    raise InputError(
+      f"{name} have shape {list(np.shape(x))}: they must be [N, D], sparse or an "
+      "array; one row is scipy.sparse.csr_array(codes[[i]])"
+    )
+  checks.real(f"{name}.data", x.data)
+  checks.finite(f"{name}.data", x.data)
+  return scipy.sparse.csr_array(_wide(x))
+
+
 def _wide(x: Any) -> Any:
   """As float32 or float64, so that products neither wrap nor round."""
-  if not scipy.sparse.issparse(x):
-    x = np.asarray(x)
   return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
