@@ -32,8 +32,8 @@ class Input:
   """
 
   file: str
-  array: str = "embeddings"
-  labels: str = "labels"
+  array: str
+  labels: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +46,13 @@ class Output:
     dense: write an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
   """
 
-  file: str = ""
-  dims: int = 0
-  dense: bool = False
-
-
-NOTHING = Output()
+  file: str
+  dims: int
+  dense: bool
 
 
 def run(
-  config: ConfigDict | None, source: Input, encoder: str, out: Output = NOTHING
+  config: ConfigDict | None, source: Input, encoder: str, out: Output
 ) -> list[dict[str, Any]]:
   """Fits an encoder, or loads one, and encodes a file's embeddings.
 
@@ -80,34 +77,32 @@ def run(
   checks.whole("dims", out.dims, 0, made.n_components)
   arrays = _read(source.file, source.array)
   x = arrays[source.array]
-  paired = x.ndim == 3 and x.shape[1] == 2
-  if x.ndim != 2 and not paired:
+  pairs = x.ndim == 3 and x.shape[1] == 2
+  if x.ndim != 2 and not pairs:
     raise InputError(
       f"{source.array} in {source.file} has shape {x.shape}; allowed: [N, E] or pairs "
       "[N, 2, E]"
     )
-  if config is None and x.shape[-1] != made.n_features_in_:
-    raise InputError(
-      f"{source.array} in {source.file} has {x.shape[-1]} columns: {encoder} takes "
-      f"{made.n_features_in_}"
-    )
   held = np.zeros(len(x), bool)
   count = min(QUERIES, len(x) // 10)
   held[np.random.default_rng(0).permutation(len(x))[:count]] = True
-  if config is not None:
-    try:
-      _fit(made, arrays, held, source)
-    except ValueError as error:
-      # scikit-learn's errors, too, state the problem in the first line.
-      message = str(error).splitlines()[0]
-      raise InputError(f"{source.file}: {message}") from error
-    made.save(encoder)
-  made.set_params(sparse_output=True)
-  rows = x.reshape(-1, x.shape[-1])
-  held = np.repeat(held, 2) if paired else held
-  found = table(made, rows, held)
+  rows, asked = (x.reshape(-1, x.shape[2]), np.repeat(held, 2)) if pairs else (x, held)
+  try:
+    if config is not None:
+      made.fit(**_training(made, arrays, ~held, source))
+      made.save(encoder)
+    made.set_params(sparse_output=True)
+    found = table(made, rows, asked)
+  except ValueError as error:
+    # scikit-learn's errors, too, state the problem in the first line.
+    message = str(error).splitlines()[0]
+    raise InputError(f"{source.array} in {source.file}: {message}") from error
   if out.file:
-    _write(out, made.shorten(out.dims) if out.dims else made, rows)
+    codes = (made.shorten(out.dims) if out.dims else made).transform(rows)
+    if out.dense:
+      interop.publish(out.file, lambda file: np.savez(file, codes=codes.toarray()))
+    else:
+      interop.publish(out.file, lambda file: scipy.sparse.save_npz(file, codes))
   return found
 
 
@@ -117,7 +112,7 @@ def table(
   """Statistics of full codes, and of their first half, quarter and eighth.
 
   Args:
-    encoder: fitted.
+    encoder: fitted, with sparse output.
     rows: [N, E] embeddings.
     held: [N] True for queries; the first `ITEMS` of the others are searched.
 
@@ -132,18 +127,17 @@ def table(
   width = len(encoder.params_["bias"])
   shares = SHARES if hasattr(encoder, "expected_activation_") else SHARES[:1]
   items = np.flatnonzero(~held)[:ITEMS]
-  k = K if held.any() and len(items) >= K else 0
-  if k:
-    centred = np.float32(rows - encoder.scaling_.mean)
-    centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
-    true = nearest(centred[items], centred[held], k)
-  found = []
+  found, true = [], None
   for dims in sorted({max(1, width // share) for share in shares}, reverse=True):
     codes = (encoder.shorten(dims) if dims < width else encoder).transform(rows)
-    used = np.diff(codes.indptr)
+    if true is None and held.any() and len(items) >= K:
+      centred = np.float32(rows - encoder.scaling_.mean)
+      centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-30)
+      true = nearest(centred[items], centred[held], K)
     share = np.nan
-    if k:
-      share = recall(InvertedIndex(codes[items]).nearest(codes[held], k), true)
+    if true is not None:
+      share = recall(InvertedIndex(codes[items]).nearest(codes[held], K), true)
+    used = np.diff(codes.indptr)
     found.append(
       {
         "dims": dims,
@@ -166,10 +160,8 @@ def text(rows: list[dict[str, Any]]) -> str:
       return str(value)
     return f"{value:.3g}" if np.isfinite(value) else "-"
 
-  cells = [list(rows[0])]
-  for row in rows:
-    cells.append([cell(value) for value in row.values()])
-  return "\n".join("".join(f"{cell:>12}" for cell in line) for line in cells)
+  lines = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
+  return "\n".join("".join(f"{word:>12}" for word in line) for line in lines)
 
 
 def _check(config: ConfigDict | None, encoder: str, out: Output) -> None:
@@ -187,41 +179,30 @@ def _check(config: ConfigDict | None, encoder: str, out: Output) -> None:
   for name, ending in endings.items():
     if not name.endswith(ending):
       raise InputError(f"{name}: the name must end in {ending}")
-  if out.file and paths.local(out.file).exists():
-    raise InputError(f"{out.file} exists already: remove it or choose another name")
-  if out.dims and not out.file:
+  if out.file:
+    interop.check_free(out.file)
+  elif out.dims:
     raise InputError(f"dims = {out.dims} applies to written codes: also give --out")
 
 
-def _fit(
+def _training(
   made: NonNegativeEncoder,
   arrays: dict[str, np.ndarray],
-  held: np.ndarray,
+  rows: np.ndarray,
   source: Input,
-) -> None:
-  """Fits an encoder to the rows that are not held out."""
-  settings = {}
-  x, file = arrays[source.array][~held], source.file
-  paired = x.ndim == 3
-  if paired != (made.positives == "pairs"):
-    shape = "pairs [N, 2, E]" if paired else "embeddings [N, E]"
-    raise InputError(f"positives = {made.positives!r}, and {file} holds {shape}")
+) -> dict[str, np.ndarray]:
+  """What the encoder is fitted to, of the rows that are not held out."""
+  x = arrays[source.array][rows]
+  given = {"X": x} if x.ndim == 2 else {"X": x[:, 0], "pairs": x[:, 1]}
   if made.positives == "labels":
-    if source.labels not in arrays:
+    labels = arrays.get(source.labels)
+    if labels is None or len(labels) != len(rows):
       raise InputError(
-        f"positives = 'labels', and {file} has no array {source.labels!r} but "
-        f"{', '.join(arrays)}"
+        f"positives = 'labels' needs an array {source.labels!r} of {len(rows)} labels "
+        f"beside {', '.join(f'{k} {v.shape}' for k, v in arrays.items())}"
       )
-    labels = arrays[source.labels]
-    if len(labels) != len(held):
-      raise InputError(
-        f"{file}: {len(labels)} {source.labels} for {len(held)} embeddings"
-      )
-    settings["y"] = labels[~held]
-  if paired:
-    settings["pairs"] = x[:, 1]
-    x = x[:, 0]
-  made.fit(x, **settings)
+    given["y"] = labels[rows]
+  return given
 
 
 def _read(file: str, array: str) -> dict[str, np.ndarray]:
@@ -234,18 +215,5 @@ def _read(file: str, array: str) -> dict[str, np.ndarray]:
     )
   if arrays[array].dtype.kind not in "fiu":
     raise InputError(f"{array} in {path} is {arrays[array].dtype}; allowed: numbers")
-  bad = np.sum(~np.isfinite(arrays[array]))
-  if bad or not arrays[array].size:
-    raise InputError(
-      f"{array} in {path} {arrays[array].shape} has {bad} values that are NaN or "
-      "infinite; allowed: finite numbers, at least one"
-    )
+  checks.finite(f"{array} in {path}", arrays[array])
   return arrays
-
-
-def _write(out: Output, encoder: NonNegativeEncoder, rows: np.ndarray) -> None:
-  codes = encoder.transform(rows)
-  if out.dense:
-    interop.publish(out.file, lambda file: np.savez(file, codes=codes.toarray()))
-  else:
-    interop.publish(out.file, lambda file: scipy.sparse.save_npz(file, codes))

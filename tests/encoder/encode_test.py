@@ -172,8 +172,11 @@ def test_labels_and_pairs_come_from_the_file(
     ),
     (["--input={f}/x.npz", "--encoder={f}/e.safetensors", "--dims=4"], "dims = 4"),
     (["--input={f}/x.npz", "--encoder={f}/e.safetensors", "--out=a.csv"], "in .npz"),
-    (["--input={f}/wide.npy", "--encoder={f}/e.safetensors"], "has 6 columns"),
-    (["--input={f}/nan.npy", "--encoder={f}/e.safetensors"], "1 values that are NaN"),
+    (["--input={f}/wide.npy", "--encoder={f}/e.safetensors"], "X has 6 features"),
+    (
+      ["--input={f}/nan.npy", "--encoder={f}/e.safetensors"],
+      "1 of 200 rows of embeddings in",
+    ),
     (
       ["--config={c}", "--input={f}/same.npy", "--encoder={f}/new.safetensors"],
       "all 5 column(s)",
@@ -197,7 +200,7 @@ def test_labels_and_pairs_come_from_the_file(
         "--input={f}/x.npz",
         "--encoder={f}/new.safetensors",
       ],
-      "holds embeddings [N, E]",
+      "embeddings in {f}/x.npz: positives = 'pairs' and no pairs are given",
     ),
     (
       [
@@ -207,14 +210,14 @@ def test_labels_and_pairs_come_from_the_file(
         "--input={f}/x.npz",
         "--encoder={f}/new.safetensors",
       ],
-      "no array 'classes'",
+      "needs an array 'classes' of 200 labels",
     ),
   ],
 )
 def test_wrong_input_exits_with_one_message(folder, flags, message):
   filled = [flag.format(f=folder, c=CONFIG) for flag in flags]
   code, _, err = call("encode", *filled)
-  assert code == 2 and message in err, err
+  assert code == 2 and message.format(f=folder) in err, err
   assert len(err.strip().splitlines()) == 1
 
 
