@@ -47,8 +47,7 @@ class Autoencoder:
     constant columns are 0, and stay 0, as neither code nor error depends on them.
     """
     bound = 1 / math.sqrt(len(live))
-    shape = (len(live), self.out)
-    kernel = jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    kernel = jax.random.uniform(key, (len(live), self.out), minval=-bound, maxval=bound)
     kernel *= live[:, None]
     params = {
       "kernel": kernel,
@@ -76,9 +75,7 @@ class Autoencoder:
 def top_k(z: Array, counts: tuple[int, ...]) -> tuple[Array, ...]:
   """Keeps the largest entries of each row and sets the others to 0, for each count.
 
-  Args:
-    z: [N, D].
-    counts: numbers of entries to keep, the first of tied ones; 0, D or more = all.
+  Of tied entries of z [N, D] the first are kept; a count of 0, D or more keeps all.
 
   >>> [rows.tolist() for rows in top_k(jnp.array([[4.0, 1.0, 3.0, 0.0]]), (1, 2))]
   [[[4.0, 0.0, 0.0, 0.0]], [[4.0, 0.0, 3.0, 0.0]]]

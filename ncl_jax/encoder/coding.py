@@ -1,7 +1,7 @@
 """Computes codes with a trained network, decodes them, and measures them."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,24 +17,19 @@ Params = dict[str, np.ndarray]
 
 
 def codes(
-  params: Params, network: Autoencoder, scaling: Scaling, normalize: bool
-) -> Callable[[np.ndarray], Iterator[np.ndarray]]:
-  """A function that yields the codes [B, D] of embeddings [N, E], block by block.
+  X: np.ndarray, params: Params, network: Autoencoder, scaling: Scaling, unit: bool
+) -> Iterator[np.ndarray]:
+  """Yields the codes [B, D] of embeddings [N, E], `unit`: of unit length.
 
-  It raises an InputError if a code is not finite.
+  Raises:
+    InputError: if a code is not finite.
   """
   on_device = jax.device_put(params)
-
-  def encode(X: np.ndarray) -> Iterator[np.ndarray]:
-    for block in some(X):
-      padded = np.zeros((BLOCK, X.shape[1]), np.float32)
-      padded[: len(block)] = scaling(block)
-      found = np.asarray(encode_scaled(on_device, padded, network, normalize))[
-        : len(block)
-      ]
-      yield finite(found)
-
-  return encode
+  for block in some(X):
+    padded = np.zeros((BLOCK, X.shape[1]), np.float32)
+    padded[: len(block)] = scaling(block)
+    found = encode_scaled(on_device, padded, network, unit)
+    yield finite(np.asarray(found)[: len(block)])
 
 
 def finite(found: np.ndarray) -> np.ndarray:
@@ -64,12 +59,12 @@ def decoded(params: Params, z: Any) -> np.ndarray:
 
 
 def measured(
-  params: Params, network: Autoencoder, scaling: Scaling, X: np.ndarray
+  X: np.ndarray, params: Params, network: Autoencoder, scaling: Scaling
 ) -> tuple[np.ndarray, float]:
   """(mean of each column of the normalised codes [D], share of variance explained)."""
   activation, error, square = np.zeros(network.out), 0.0, 0.0
-  encode = codes(params, network, scaling, False)
-  for block, z in zip(some(X), encode(X), strict=True):
+  found = codes(X, params, network, scaling, False)
+  for block, z in zip(some(X), found, strict=True):
     length = np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-30)
     activation += np.sum(z / length, axis=0, dtype=np.float64)
     x = np.float64(scaling(block))
@@ -80,10 +75,10 @@ def measured(
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def encode_scaled(
-  params: Any, x: jax.Array, network: Autoencoder, normalize: bool
+  params: Any, x: jax.Array, network: Autoencoder, unit: bool
 ) -> jax.Array:
   """Codes [N, D] of scaled embeddings [N, E]."""
   # Accelerators would otherwise multiply in lower precision, which changes neighbours.
   with jax.default_matmul_precision("float32"):
     found = network.codes(params, x)
-  return numerics.l2_normalize(found) if normalize else found
+  return numerics.l2_normalize(found) if unit else found

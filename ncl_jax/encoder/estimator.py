@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -19,10 +18,8 @@ from ncl_jax import checks
 from ncl_jax.encoder import coding, given, stopping, training
 from ncl_jax.encoder.autoencoder import Autoencoder
 from ncl_jax.encoder.exchange import Exchange
-from ncl_jax.encoder.incremental import Incremental
 from ncl_jax.encoder.names import Named
 from ncl_jax.encoder.pursuit import Pursuit
-from ncl_jax.encoder.scaling import Scaling, measured
 from ncl_jax.errors import InputError
 
 
@@ -30,7 +27,6 @@ class NonNegativeEncoder(
   Named,
   Pursuit,
   Exchange,
-  Incremental,
   ClassNamePrefixFeaturesOutMixin,
   TransformerMixin,
   BaseEstimator,
@@ -69,8 +65,7 @@ class NonNegativeEncoder(
       held-out rows, and keeps the best epoch; None: never. Holds out a tenth of the
       rows, at most 1,000.
     batch_size: rows in a batch, which are negatives of each other; at most all rows.
-    learning_rate: of AdamW, the peak of warm-up and cosine decay.
-    weight_decay: of AdamW.
+    learning_rate, weight_decay: of AdamW; the rate is the peak of warm-up and decay.
     sparse_output: whether `transform` returns a scipy.sparse.csr_array.
     random_state: of initialisation, order and views; a number makes fitting repeatable.
 
@@ -149,14 +144,75 @@ class NonNegativeEncoder(
         names the step. The encoder is then not fitted.
     """
     # Not fitted until training has succeeded.
-    for name in ("scaling_", "names_", "validation_scores_", "_progress"):
-      self.__dict__.pop(name, None)
-    data = self._data(X, y, pairs)
+    self._forget("scaling_", "names_", "validation_scores_", "_progress")
+    data = given.data(self, X, y, pairs, None)
     given.warn_of_outliers(data.scaling)
-    self._train(data)
+    seed = self._seed()
+    if self.n_iter_no_change is not None:
+      data = dataclasses.replace(data, held=stopping.held_out(len(data.rows), seed))
+    params, self.loss_curve_, scores = training.train(
+      data,
+      self._recipe(),
+      epochs=int(self.epochs),
+      batch_size=min(int(self.batch_size), len(data.rows)),
+      seed=seed,
+      patience=self.n_iter_no_change,
+    )
+    if self.n_iter_no_change is not None:
+      self.validation_scores_ = scores
+    self._set(params, data)
+    self._keep(np.argsort(-self.expected_activation_, kind="stable"))
     self.scaling_ = data.scaling
     if self.epochs:
       given.warn_of_dead(self.expected_activation_)
+    return self
+
+  def partial_fit(self, X: Any, y: Any = None, *, pairs: Any = None) -> Self:
+    """Trains on the rows once, in their order, and continues where training was.
+
+    Parameters, optimizer state and counts of dead dimensions continue, so chunks of
+    full batches give the same encoder as their rows in one call. The learning rate is
+    constant, as the end is unknown; lower it between calls by `set_params`. Rows are
+    not shuffled: give them in random order, in chunks of a multiple of `batch_size`.
+
+    The first call draws the weights and fixes the centre, scale and constant columns
+    by its rows, so make it large. After `fit`, or on an encoder from another package,
+    it continues from those weights with a new optimizer. Columns keep their places.
+
+    Args:
+      X: [N, E] embeddings, as `y` and `pairs` those of `fit`.
+
+    Raises:
+      ValueError: as `fit`, or another width, n_components or tied than before.
+      FloatingPointError: as `fit`. The encoder is then as before the call.
+    """
+    first = not hasattr(self, "scaling_")
+    data = given.data(self, X, y, pairs, None if first else self.scaling_)
+    if first:
+      given.warn_of_outliers(data.scaling)
+    else:
+      asked = int(self.n_components), bool(self.tied)
+      trained = self._n_features_out, "decoder" not in self.params_
+      if asked != trained:
+        raise InputError(
+          f"n_components = {asked[0]} and tied = {asked[1]}, but the encoder was "
+          f"fitted with {trained[0]} and {trained[1]}: partial_fit continues it. Call "
+          "fit to start again"
+        )
+    recipe = self._recipe()
+    progress = getattr(self, "_progress", None)
+    if progress is None:
+      live = data.scaling.deviation > 0
+      params, progress = training.begin(self._seed(), live, recipe)
+    params, progress, loss = training.advance(
+      params if first else self.params_, progress, data, recipe, int(self.batch_size)
+    )
+    self._set(params, data)
+    self._progress = progress
+    earlier = [] if first else getattr(self, "loss_curve_", [])
+    self.loss_curve_ = np.append(earlier, loss)
+    self.scaling_ = data.scaling
+    self._forget("names_")  # were of other weights
     return self
 
   def transform(self, X: Any) -> Any:
@@ -170,9 +226,7 @@ class NonNegativeEncoder(
       ValueError: NaN, another width, or not numbers.
     """
     blocks = self._blocks(X)
-    return (
-      coding.stacked(blocks) if self.sparse_output else np.concatenate(list(blocks))
-    )
+    return coding.stacked(blocks) if self.sparse_output else np.concatenate([*blocks])
 
   def inverse_transform(self, Z: Any) -> np.ndarray:
     """Embeddings [N, E] that the decoder makes of codes [N, D], dense or sparse.
@@ -190,9 +244,7 @@ class NonNegativeEncoder(
         "normalize = True: codes of unit length have lost their scale. Compute them "
         "after set_params(normalize=False)"
       )
-    Z = check_array(
-      Z, accept_sparse="csr", dtype=(np.float64, np.float32), input_name="Z"
-    )
+    Z = check_array(Z, accept_sparse="csr", dtype=given.FLOATS, input_name="Z")
     if Z.shape[1] != self._n_features_out:
       raise InputError(
         f"Z has {Z.shape[1]} columns: codes of this encoder have {self._n_features_out}"
@@ -205,9 +257,9 @@ class NonNegativeEncoder(
   def shorten(self, n_dims: int) -> Self:
     """A copy with only the `n_dims` columns of highest expected activation.
 
-    Nothing is trained. After `fit` they are the first columns, so stored codes can be
-    shortened by taking these and scaling rows to unit length. With `n_active`, a newly
-    computed code may also use columns that were not among the largest of all D.
+    Nothing is trained. After `fit` they are the first columns, so stored codes are
+    shortened by taking these and scaling rows to unit length. With `n_active`, a new
+    code may also use columns that were not among the largest of all D.
 
     Raises:
       InputError: `n_dims` is not in 1..D, or the expected activation is unknown.
@@ -223,25 +275,12 @@ class NonNegativeEncoder(
       )
     short = copy.deepcopy(self).set_params(n_components=n_dims)
     short._keep(np.argsort(-self.expected_activation_, kind="stable")[:n_dims])
-    for name in ("explained_variance_", "_progress"):  # were of all dimensions
-      vars(short).pop(name, None)
+    short._forget("explained_variance_", "_progress")  # were of all dimensions
     return short
 
   def __sklearn_is_fitted__(self) -> bool:
-    """For `check_is_fitted`: training may have failed after setting some attributes."""
+    """Whether training succeeded: it may fail after setting some attributes."""
     return hasattr(self, "scaling_")
-
-  def _blocks(self, X: Any) -> Iterator[np.ndarray]:
-    """The codes of embeddings [N, E], block by block, in their type."""
-    check_is_fitted(self)
-    X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-    network = self._network(self._n_features_out)
-    encode = coding.codes(self.params_, network, self.scaling_, bool(self.normalize))
-    return (block.astype(X.dtype, copy=False) for block in encode(X))
-
-  @property
-  def _n_features_out(self) -> int:
-    return len(self.params_["bias"])
 
   def __sklearn_tags__(self) -> Any:
     """Properties for scikit-learn."""
@@ -250,39 +289,24 @@ class NonNegativeEncoder(
     tags.target_tags.required = self.positives == "labels"
     return tags
 
+  @property
+  def _n_features_out(self) -> int:
+    return len(self.params_["bias"])
+
+  def _blocks(self, X: Any) -> Iterator[np.ndarray]:
+    """The codes of embeddings [N, E], block by block, in their type."""
+    check_is_fitted(self)
+    X = validate_data(self, X, dtype=given.FLOATS, reset=False)
+    network = self._network(self._n_features_out)
+    unit = bool(self.normalize)
+    found = coding.codes(X, self.params_, network, self.scaling_, unit)
+    return (block.astype(X.dtype, copy=False) for block in found)
+
   def _network(self, out: int) -> Autoencoder:
     transform = "rep_relu" if self.objective == "contrastive" else "relu"
     return Autoencoder(out, given.active(self.n_active), transform, bool(self.tied))
 
-  def _data(
-    self, X: Any, y: Any, pairs: Any, scaling: Scaling | None = None
-  ) -> training.Data:
-    """Checks settings and rows; measures the scaling of the rows unless it is given."""
-    given.check(self)
-    X = validate_data(
-      self,
-      X,
-      dtype=(np.float64, np.float32),
-      ensure_min_samples=2,
-      reset=scaling is None,
-    )
-    if (pairs is None) != (self.positives != "pairs"):
-      what = "no pairs are" if pairs is None else "pairs are"
-      raise InputError(f"positives = {self.positives!r} and {what} given")
-    parts = [X]
-    if pairs is not None:
-      parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
-      if parts[1].shape != X.shape:
-        raise InputError(
-          f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
-        )
-      own = list(getattr(self, "feature_names_in_", ()))
-      if own and list(getattr(pairs, "columns", own)) != own:
-        raise InputError("pairs have other columns than X, or in another order")
-    labels = given.numbered(y, len(X)) if self.positives == "labels" else None
-    return training.Data(parts, scaling or measured(parts), labels)
-
-  def _recipe(self, steps: int | None) -> training.Recipe:
+  def _recipe(self) -> training.Recipe:
     return training.Recipe(
       network=self._network(int(self.n_components)),
       objective=self.objective,
@@ -293,40 +317,23 @@ class NonNegativeEncoder(
       dropout=float(self.dropout),
       learning_rate=float(self.learning_rate),
       weight_decay=float(self.weight_decay),
-      steps=steps,
       labelled=self.positives == "labels",
     )
 
   def _seed(self) -> int:
     return check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
 
-  def _train(self, data: training.Data) -> None:
-    seed = self._seed()
-    if self.n_iter_no_change is not None:
-      held = stopping.held_out(len(data.parts[0]), seed)
-      data = dataclasses.replace(data, held=held)
-    rows = len(data.rows)
-    size = min(int(self.batch_size), rows)
-    params, self.loss_curve_, scores = training.train(
-      data,
-      self._recipe(math.prod(training.divided(rows, size)) * self.epochs),
-      epochs=int(self.epochs),
-      batch_size=size,
-      seed=seed,
-      patience=self.n_iter_no_change,
-    )
-    if self.n_iter_no_change is not None:
-      self.validation_scores_ = scores
-    self._set(params, data)
-    self._keep(np.argsort(-self.expected_activation_, kind="stable"))
+  def _forget(self, *names: str) -> None:
+    for name in names:
+      self.__dict__.pop(name, None)
 
   def _set(self, params: coding.Params, data: training.Data) -> None:
     """Takes these parameters once their codes are measured, or raises an InputError."""
     network = self._network(len(params["bias"]))
-    found = coding.measured(params, network, data.scaling, data.parts[0])
+    found = coding.measured(data.parts[0], params, network, data.scaling)
     self.params_ = params
     self.expected_activation_, explained = found
-    self.__dict__.pop("explained_variance_", None)  # was of other weights
+    self._forget("explained_variance_")  # was of other weights
     if self.objective != "contrastive":
       self.explained_variance_ = explained
 

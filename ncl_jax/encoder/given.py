@@ -1,48 +1,65 @@
-"""Checks an encoder's settings and labels."""
+"""Checks an encoder's settings, rows and labels."""
 
 import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, validate_data
 
 from ncl_jax import checks
 from ncl_jax.data import labels as labels_lib
-from ncl_jax.encoder.scaling import Scaling
-from ncl_jax.encoder.training import OBJECTIVES
+from ncl_jax.encoder.scaling import Scaling, measured
+from ncl_jax.encoder.training import OBJECTIVES, Data
 from ncl_jax.errors import InputError
 
 # A column with this share of the total variance, of at least so many columns, decides
 # which rows are neighbours.
 OUTLIER, COLUMNS = 0.5, 8
 POSITIVES = ("views", "pairs", "labels")
+FLOATS = (np.float64, np.float32)
 
 
-def check(encoder: Any) -> None:
-  """Raises an InputError for the first invalid setting of a `NonNegativeEncoder`."""
-  for name, low in (
-    ("n_components", 1),
-    ("n_active", 0),
-    ("epochs", 0),
-    ("batch_size", 2),
-  ):
-    checks.whole(name, getattr(encoder, name), low)
+def data(encoder: Any, X: Any, y: Any, pairs: Any, scaling: Scaling | None) -> Data:
+  """The rows of a `NonNegativeEncoder`, whose scaling is measured unless it is given.
+
+  Raises:
+    ValueError: for the first invalid setting, and for invalid rows or labels.
+  """
+  _check_settings(encoder)
+  X = validate_data(
+    encoder, X, dtype=FLOATS, ensure_min_samples=2, reset=scaling is None
+  )
+  if (pairs is None) != (encoder.positives != "pairs"):
+    what = "no pairs are" if pairs is None else "pairs are"
+    raise InputError(f"positives = {encoder.positives!r} and {what} given")
+  parts = [X]
+  if pairs is not None:
+    parts.append(check_array(pairs, dtype=X.dtype, input_name="pairs"))
+    if parts[1].shape != X.shape:
+      raise InputError(
+        f"pairs are {parts[1].shape}, X is {X.shape}: they need one partner per row"
+      )
+    own = list(getattr(encoder, "feature_names_in_", ()))
+    if own and list(getattr(pairs, "columns", own)) != own:
+      raise InputError("pairs have other columns than X, or in another order")
+  labels = numbered(y, len(X)) if encoder.positives == "labels" else None
+  return Data(parts, scaling or measured(parts), labels)
+
+
+def _check_settings(encoder: Any) -> None:
+  least = {"n_components": 1, "n_active": 0, "epochs": 0, "batch_size": 2}
   if encoder.n_iter_no_change is not None:
-    checks.whole("n_iter_no_change", encoder.n_iter_no_change, 1)
+    least["n_iter_no_change"] = 1
+  for name, low in least.items():
+    checks.whole(name, getattr(encoder, name), low)
   checks.choice("objective", encoder.objective, OBJECTIVES)
   checks.choice("positives", encoder.positives, POSITIVES)
   for name in ("temperature", "learning_rate"):
     checks.positive(name, getattr(encoder, name))
-  for name, below in (
-    ("noise", np.inf),
-    ("beta", np.inf),
-    ("gamma", np.inf),
-    ("weight_decay", np.inf),
-    ("dropout", 1),
-  ):
-    value = getattr(encoder, name)
-    if not 0 <= value < below:
-      raise InputError(f"{name} = {value!r}: it must be at least 0 and below {below}")
+  for name in ("noise", "beta", "gamma", "weight_decay", "dropout"):
+    checks.number(name, getattr(encoder, name), 0)
+  if encoder.dropout >= 1:
+    raise InputError(f"dropout = {encoder.dropout!r}: it must be below 1")
 
 
 def active(n_active: Any) -> int:
@@ -76,10 +93,7 @@ def warn_of_dead(activation: np.ndarray) -> None:
 
 
 def numbered(y: Any, rows: int) -> np.ndarray:
-  """Numbers labels [rows] by their position among the sorted labels.
-
-  Labels are whole numbers or names, see `data.labels`; -1, NaN, None and "" mean no
-  label.
+  """Numbers labels [rows], see `data.labels`, by their position among the sorted ones.
 
   Returns:
     int32 [rows]; -1 for no label.
@@ -98,12 +112,12 @@ def numbered(y: Any, rows: int) -> np.ndarray:
     raise InputError(f"y has shape {y.shape}: it must be ({rows},), one label per row")
   labels = labels_lib.parse(y, "y")
   labels_lib.check_coding([labels], "y")
-  numbers = np.full(rows, -1)
-  names, numbers[~labels.missing] = np.unique(
-    labels.values[~labels.missing], return_inverse=True
+  numbers = np.full(rows, -1, np.int32)
+  names, numbers[~labels.missing], count = np.unique(
+    labels.values[~labels.missing], return_inverse=True, return_counts=True
   )
-  if (np.bincount(numbers[numbers >= 0], minlength=1) < 2).all():
+  if count.max(initial=0) < 2:
     raise InputError(
       f"y: none of the {len(names)} labels has two rows, so there are no positive pairs"
     )
-  return numbers.astype(np.int32)
+  return numbers

@@ -8,7 +8,7 @@ import scipy.sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ncl_jax.encoder import coding, given
-from ncl_jax.encoder.scaling import Scaling, some
+from ncl_jax.encoder.scaling import some
 from ncl_jax.errors import InputError
 
 # Added to the diagonal of the normal equations: chosen directions may be parallel.
@@ -66,12 +66,7 @@ class Pursuit:
   the code decodes to. This finds more neighbours than comparing two codes.
   """
 
-  params_: dict[str, np.ndarray]
-  scaling_: Scaling
-  n_active: int
-  objective: str
-
-  def encode_items(self, X: Any) -> scipy.sparse.csr_array:
+  def encode_items(self: Any, X: Any) -> scipy.sparse.csr_array:
     """Codes of items to store: pursuit on the decoder, of unit length when decoded.
 
     Args:
@@ -87,18 +82,19 @@ class Pursuit:
     """
     directions = self._directions("encode_items")
     active = min(given.active(self.n_active), len(directions)) or len(directions)
+    X = validate_data(self, X, dtype=given.FLOATS, reset=False)
 
-    def codes(x: np.ndarray) -> Iterator[np.ndarray]:
-      for block in some(x):
+    def codes() -> Iterator[np.ndarray]:
+      for block in some(X):
         z = pursue(coding.finite(self.scaling_(block)), directions, active)
         # In float64, whose squares do not overflow.
         length = np.linalg.norm(np.float64(z) @ directions, axis=1, keepdims=True)
         z = z / np.where(length > 0, length, 1)
         yield coding.finite(z.astype(np.float32))
 
-    return coding.stacked(codes(self._given(X)))
+    return coding.stacked(codes())
 
-  def encode_queries(self, X: Any) -> np.ndarray:
+  def encode_queries(self: Any, X: Any) -> np.ndarray:
     """Codes of queries: inner products with the decoder's directions.
 
     Their inner product with a code of `encode_items` is that of the query with the
@@ -111,17 +107,14 @@ class Pursuit:
       [M, D] float32.
 
     Raises:
-      InputError: the encoder has no decoder.
-      ValueError: NaN, another width, not numbers, or beyond float32.
+      ValueError: as `encode_items`.
     """
     directions = self._directions("encode_queries")
-    x = coding.finite(self.scaling_(self._given(X)))
+    X = validate_data(self, X, dtype=given.FLOATS, reset=False)
+    x = coding.finite(self.scaling_(X))
     return coding.finite(x @ directions.T)
 
-  def _given(self, X: Any) -> np.ndarray:
-    return validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-
-  def _directions(self, method: str) -> np.ndarray:
+  def _directions(self: Any, method: str) -> np.ndarray:
     """[D, E] the decoder's rows at unit length, in the units of scaled embeddings."""
     check_is_fitted(self)
     if self.objective == "contrastive":

@@ -11,14 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from sklearn.utils import gen_batches
 
 from ncl_jax import losses, numerics, optimizers
 from ncl_jax.checks import divergence
 from ncl_jax.encoder import autoencoder
+from ncl_jax.encoder.coding import Params
 from ncl_jax.encoder.scaling import Scaling
 from ncl_jax.encoder.stopping import Stopping
 
 Array = jax.Array
+# What training needs to continue, besides the parameters, on the host: "moments.N", the
+# leaves of the optimizer's state; "silent" [D], updates since a unit was in a code;
+# "done", the number of updates; and "seed".
+Progress = dict[str, np.ndarray]
 # Rows that are read, scaled and moved to the device at a time.
 HELD = 2**15
 OBJECTIVES = ("csr", "contrastive", "reconstruction")
@@ -28,8 +34,8 @@ OBJECTIVES = ("csr", "contrastive", "reconstruction")
 class Recipe:
   """The settings of training; hashable, for static arguments.
 
-  They are explained in `NonNegativeEncoder`. `steps` is the number of updates, None if
-  the end is unknown; `labelled` makes rows with the same label positives.
+  They are explained in `NonNegativeEncoder`. `labelled` makes rows with the same label
+  positives; `steps` is the number of updates, None if the end is unknown.
   """
 
   network: autoencoder.Autoencoder
@@ -41,15 +47,12 @@ class Recipe:
   dropout: float
   learning_rate: float
   weight_decay: float
-  steps: int | None
   labelled: bool
+  steps: int | None = None
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
-    """AdamW with warm-up over a tenth of the steps, then cosine decay to 0.
-
-    The rate is constant if the number of steps is unknown.
-    """
+    """AdamW; if steps are known, with warm-up over a tenth of them and cosine decay."""
     if self.steps is None:
       return optimizers.adamw(self.learning_rate, weight_decay=self.weight_decay)
     schedule = optimizers.warmup_cosine(
@@ -67,10 +70,7 @@ class Recipe:
 
 
 def views(key: Array, x: Array, deviation: Array, recipe: Recipe) -> Array:
-  """Random views of centred embeddings [N, V, E], by dropout of columns and noise.
-
-  `deviation` [E] is the standard deviation of each column.
-  """
+  """Random views of centred embeddings [N, V, E]; `deviation` [E] of each column."""
   dropped, noisy = jax.random.split(key)
   if recipe.dropout:
     keep = jax.random.bernoulli(dropped, 1 - recipe.dropout, x.shape)
@@ -94,8 +94,7 @@ def loss(
   Args:
     params: of the network.
     key: of the views.
-    batch: "x" [N, V, E] with V = 2, or 1 where both views are the row itself;
-      "deviation" [E]; "labels" [N] if they are used.
+    batch: see `Data.batches`, without its first axis.
     silent: [D] updates since a unit was last in a code.
     recipe: the settings.
 
@@ -128,10 +127,7 @@ def loss(
 
 @functools.partial(jax.jit, static_argnums=2)
 def start(key: Array, live: Array, recipe: Recipe) -> tuple[Any, Any, Array]:
-  """Initial parameters, optimizer state, and updates since units were in a code.
-
-  `live` [E] tells which columns of the embeddings are not constant.
-  """
+  """Initial parameters, optimizer state, and updates since units were in a code."""
   params = recipe.network.init(key, live)
   silent = jnp.zeros(recipe.network.out, jnp.int32)
   return params, recipe.optimizer.init(params), silent
@@ -141,15 +137,10 @@ def start(key: Array, live: Array, recipe: Recipe) -> tuple[Any, Any, Array]:
 def updates(
   state: Any, key: Array, first: Array, data: dict[str, Array], recipe: Recipe
 ) -> tuple[Any, Array, Array]:
-  """Makes an update for each batch.
+  """Makes an update for each of S batches.
 
-  Args:
-    state: from `start` or earlier updates; donated.
-    key: the same for all updates.
-    first: [] number of earlier updates.
-    data: "x" [S, N, V, E] and, if they are used, "labels" [S, N]: S batches, see
-      `loss`; "deviation" [E].
-    recipe: the settings.
+  `state` is from `start` or earlier updates, of which there were `first` [], and is
+  donated. `key` is the same for all; `data` is from `Data.batches`.
 
   Returns:
     (state, losses [S], `divergence.mark` of each step [S]).
@@ -198,7 +189,12 @@ class Data:
     return rows if self.held is None else np.delete(rows, self.held)
 
   def batches(self, rows: np.ndarray, views: int) -> dict[str, np.ndarray]:
-    """The data of `updates` for rows [S, N], each `views` times or with its partner."""
+    """S batches of N rows [S, N], each `views` times or with its partner.
+
+    Returns:
+      "x" [S, N, V, E], where V = 1 stands for two views that are the row itself;
+      "deviation" [E]; and "labels" [S, N] if they are used.
+    """
     # In the order of the file, if they lie in one.
     asked, places = np.unique(rows, return_inverse=True)
     parts = [self.scaling(part[asked])[places.ravel()] for part in self.parts]
@@ -223,6 +219,52 @@ def divided(rows: int, batch_size: int) -> tuple[int, int]:
   return calls, steps // calls
 
 
+def begin(seed: int, live: np.ndarray, recipe: Recipe) -> tuple[Params, Progress]:
+  """Initial parameters and progress; `live` [E]: whether columns are not constant."""
+  key = jax.random.split(numerics.key(seed))[0]
+  return _paused(start(key, jnp.asarray(live), recipe), 0, seed)
+
+
+def advance(
+  params: Params, progress: Progress, data: Data, recipe: Recipe, batch_size: int
+) -> tuple[Params, Progress, float]:
+  """One pass over the rows in their order; changes none of its arguments.
+
+  Rows after the last full batch are a smaller batch, and a single one joins the batch
+  before.
+
+  Returns:
+    (parameters, progress, mean loss of the batches).
+
+  Raises:
+    FloatingPointError: as `train`.
+  """
+  leaves, tree = jax.tree.flatten(jax.eval_shape(recipe.optimizer.init, params))
+  leaves = [progress[f"moments.{n}"] for n in range(len(leaves))]
+  silent = np.int32(progress["silent"])
+  # Copies, because `updates` overwrites its state.
+  state = jax.tree.map(jnp.array, (params, jax.tree.unflatten(tree, leaves), silent))
+  seed, done = int(progress["seed"]), int(progress["done"])
+  key = jax.random.split(numerics.key(seed))[1]
+  rows, seen = np.arange(len(data.parts[0])), []
+  # One batch a call: no chunk of another length needs another program.
+  for part in gen_batches(len(rows), batch_size, min_batch_size=2):
+    batch = data.batches(rows[None, part], recipe.views)
+    state, value, faults = updates(state, key, jnp.int32(done), batch, recipe)
+    done += 1
+    divergence.check(np.asarray(faults), done)
+    seen.append(float(value[0]))
+  return *_paused(state, done, seed), float(np.mean(seen))
+
+
+def _paused(state: Any, done: int, seed: int) -> tuple[Params, Progress]:
+  params, moments, silent = jax.device_get(state)
+  leaves = {f"moments.{n}": leaf for n, leaf in enumerate(jax.tree.leaves(moments))}
+  # Counts as floats, exactly: a file may hold whole numbers only without axes.
+  counts = {"silent": np.float64(silent), "done": done, "seed": seed}
+  return params, {name: np.asarray(x) for name, x in (leaves | counts).items()}
+
+
 def train(
   data: Data,
   recipe: Recipe,
@@ -230,14 +272,14 @@ def train(
   epochs: int,
   batch_size: int,
   seed: int,
-  patience: int | None = None,
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-  """Trains the network.
+  patience: int | None,
+) -> tuple[Params, np.ndarray, np.ndarray]:
+  """Trains the network on shuffled rows, without incomplete batches.
 
   Args:
     data: on the host.
     recipe: the settings.
-    epochs: passes over the rows, without incomplete batches.
+    epochs: passes over the rows.
     batch_size: rows in a batch.
     seed: of initialisation, order and views.
     patience: ends training after this many epochs without a higher recall of
@@ -252,11 +294,12 @@ def train(
   """
   keys = jax.random.split(numerics.key(seed))
   calls, steps = divided(len(data.rows), batch_size)
+  recipe = dataclasses.replace(recipe, steps=calls * steps * epochs)
   state = start(keys[0], jnp.asarray(data.scaling.deviation > 0), recipe)
   stopping = None
   if patience is not None and data.held is not None:
     rows = data.parts[0]
-    stopping = Stopping.of(rows, data.rows, data.held, data.scaling, patience)
+    stopping = Stopping(rows, data.rows, data.held, data.scaling, patience)
   curve, done = [], 0
   with random_access(data.parts):
     for number in range(epochs):
@@ -265,39 +308,36 @@ def train(
       seen = []
       for rows in order:
         batches = data.batches(data.rows[rows], recipe.views)
-        state, values, faults = updates(
-          state, keys[1], jnp.int32(done), batches, recipe
-        )
+        first = jnp.int32(done)
+        state, values, faults = updates(state, keys[1], first, batches, recipe)
         done += steps
         divergence.check(np.asarray(faults), done)
         seen.append(np.mean(values))
       curve.append(float(np.mean(seen)))
       if stopping and stopping.ends(state[0], recipe.network):
         break
-  params = stopping.best if stopping and stopping.scores else jax.device_get(state[0])
   scores = stopping.scores if stopping else []
+  params = stopping.best if stopping and scores else jax.device_get(state[0])
   return params, np.asarray(curve), np.asarray(scores)
 
 
 @contextlib.contextmanager
-def random_access(parts: Sequence[np.ndarray]) -> Iterator[int]:
+def random_access(parts: Sequence[np.ndarray]) -> Iterator[None]:
   """Tells the kernel that rows of memory-mapped arrays are read in random order.
 
-  Otherwise it reads 128 KiB from the disk for each row. Yields how many are mapped.
+  Otherwise it reads 128 KiB from the disk for each row.
   """
-  mapped = [base for base in map(_base, parts) if isinstance(base, mmap.mmap)]
-  known = hasattr(mmap, "MADV_RANDOM")  # not on Windows
-  for file in mapped if known else ():
+  mapped: list[mmap.mmap] = []
+  for part in parts:
+    base: Any = part
+    while isinstance(base, np.ndarray):  # to what holds its memory
+      base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):  # not on Windows
+      mapped.append(base)
+  for file in mapped:
     file.madvise(mmap.MADV_RANDOM)
   try:
-    yield len(mapped)
+    yield
   finally:
-    for file in mapped if known else ():
+    for file in mapped:
       file.madvise(mmap.MADV_NORMAL)
-
-
-def _base(x: Any) -> Any:
-  """What holds an array's memory."""
-  while isinstance(x, np.ndarray):
-    x = x.base
-  return x

@@ -55,7 +55,7 @@ def test_the_best_parameters_are_a_copy(x):
   fitted = NonNegativeEncoder(8, epochs=1, **SETTINGS).fit(x)
   network = fitted._network(8)
   rest = np.delete(np.arange(400), held(x))
-  watch = stopping.Stopping.of(x, rest, held(x), fitted.scaling_, 2)
+  watch = stopping.Stopping(x, rest, held(x), fitted.scaling_, 2)
   params = {name: tensor.copy() for name, tensor in fitted.params_.items()}
   watch.ends(params, network)
   for tensor in params.values():
