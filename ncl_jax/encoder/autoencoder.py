@@ -108,14 +108,10 @@ def reconstruction(
     largest activations of dead units. The residual is a constant in its gradient.
 
   Args:
-    network: the sizes.
-    params: of the network.
+    network, params: the sizes and the weights.
     x: [N, E] what is to be reconstructed.
     scores: [N, D] from `network.scores`, of x or of a view of it.
     silent: [D] updates since a unit was last in a code.
-
-  Returns:
-    (losses, z_k [N, D]).
 
   Source: Wen et al. 2025 (arXiv:2503.01776), Section 3.1, and its released code.
   """

@@ -183,10 +183,8 @@ def separating(codes: Any, attributes: Attributes, seed: int = 0) -> Names:
   coefficient) with being active, then those that raise the correlation of having at
   least one of them. The other half gives the score.
 
-  Args:
-    codes: [N, D], sparse or dense; an entry above 0 is active.
-    attributes: of the same items.
-    seed: of the halves, and of the permutation for the chance level.
+  Entries above 0 of `codes` [N, D], sparse or dense, are active. `attributes` are of
+  the same items; `seed` is of the halves and of the permutation for the chance level.
 
   Raises:
     InputError: another number of items, or fewer than four whose attributes are known.

@@ -23,12 +23,9 @@ SHARES = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-  """The embeddings.
+  """The embeddings [N, E], or positive pairs [N, 2, E].
 
-  Attributes:
-    file: FILE.npy, FILE.npz or `arrays:FILE.npz`.
-    array: name in an .npz of the embeddings [N, E], or of positive pairs [N, 2, E].
-    labels: name in an .npz of the labels [N], used if positives are "labels".
+  `file` is FILE.npy, FILE.npz or arrays:FILE.npz; `array` and `labels` are names in it.
   """
 
   file: str
@@ -38,12 +35,9 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """The codes that are written.
+  """The codes that are written: to FILE.npz, "" = none; `dims` of them, 0 = all.
 
-  Attributes:
-    file: FILE.npz; "" = none.
-    dims: dimensions of the written codes; 0 = all.
-    dense: write an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
+  `dense`: as an array `codes` instead of a matrix for `scipy.sparse.load_npz`.
   """
 
   file: str

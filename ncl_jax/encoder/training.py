@@ -91,12 +91,8 @@ def loss(
   - "contrastive": NT-Xent of the codes of two views, or SupCon if rows have labels.
   - "csr": the first, plus gamma times the second.
 
-  Args:
-    params: of the network.
-    key: of the views.
-    batch: see `Data.batches`, without its first axis.
-    silent: [D] updates since a unit was last in a code.
-    recipe: the settings.
+  `batch` is from `Data.batches`, without its first axis; `silent` [D] are the updates
+  since a unit was last in a code.
 
   Returns:
     (loss [], number of the batch's codes in which a unit is active [D]).
@@ -276,14 +272,8 @@ def train(
 ) -> tuple[Params, np.ndarray, np.ndarray]:
   """Trains the network on shuffled rows, without incomplete batches.
 
-  Args:
-    data: on the host.
-    recipe: the settings.
-    epochs: passes over the rows.
-    batch_size: rows in a batch.
-    seed: of initialisation, order and views.
-    patience: ends training after this many epochs without a higher recall of
-      `data.held`, and returns the parameters of the highest; None: never.
+  Training ends after `patience` epochs without a higher recall of `data.held`, with the
+  parameters of the highest; None: never.
 
   Returns:
     (parameters as numpy arrays, mean loss of each epoch, recall after each epoch).
