@@ -6,6 +6,7 @@ import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.data.source import Images
+from ncl_jax.report import statistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Method:
     """Nothing is drawn of what is not finite."""
     checks.finite(f"features of {self.label}", self.features)
 
+  def summary(self, metric: Metric) -> statistics.Summary:
+    """Mean and standard deviation of a metric over the seeds that have it."""
+    return statistics.summarize(self.values.get(metric.key, ()))
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -97,28 +102,10 @@ class Comparison:
   glossary: tuple[tuple[str, str], ...] = ()
 
   def __post_init__(self):
-    if len(self.methods) < 2:
-      raise ValueError(f"a comparison has 2 methods or more, got {len(self.methods)}")
-    if not self.seeds:
-      raise ValueError("a comparison has 1 seed or more, got none")
-    images = len(self.images)
-    for name, count in [
-      ("labels", len(self.labels)),
-      ("texts", len(self.texts) or images),
-      ("files", len(self.files) or images),
-      *(
-        (f"features of {method.key!r}", len(method.features)) for method in self.methods
-      ),
-    ]:
-      if count != images:
-        raise ValueError(f"{name}: {count} rows for {images} images")
-    for method in self.methods[:2]:  # these are paired by seed
-      for key, values in method.values.items():
-        if len(values) != len(self.seeds):
-          raise ValueError(
-            f"{method.key!r} has {len(values)} values of {key!r} for"
-            f" {len(self.seeds)} seeds"
-          )
+    rows = {f"features of {method.key!r}": method.features for method in self.methods}
+    for name, of in (rows | {"labels": self.labels}).items():
+      if len(of) != len(self.images):
+        raise ValueError(f"{name}: {len(of)} rows for {len(self.images)} images")
 
   @property
   def baseline(self) -> Method:

@@ -69,27 +69,16 @@ def figure(rows: Sequence[dict[str, Any]]) -> drawing.Image:
   def draw() -> Figure:
     height = 1.0 + 0.24 * len(order)
     made, axes = drawing.panels(len(panels), 2.6, height, columns=len(panels))
-    for i, (ax, (heading, path, factor, _)) in enumerate(
-      zip(axes, panels, strict=True)
-    ):
+    for ax, (heading, path, factor, _) in zip(axes, panels, strict=True):
       x = factor * np.array([number(row, path) for row in rows])
-      marks: dict[str, Any] = {"trained": (x, "o", 4, drawing.METHOD)}
-      if heading == PANELS[0]:
-        for control, colour in (
-          ("untrained", drawing.INK),
-          ("pixels", drawing.BASELINE),
-        ):
-          y = [100 * number(row, (control, "h", "accuracy")) for row in rows]
-          marks[control] = (y, "|", 11, colour)
-      lines = [
-        ax.plot(values, place, marker, markersize=size, color=colour)[0]
-        for values, marker, size, colour in marks.values()
-      ]
-      if heading == PANELS[0]:
-        drawing.legend(made, lines, list(marks))
-      ax.set(title=heading, ylim=(len(order) - 0.5, -0.5))
-      labels = [drawing.plain(name, 48) for name in order] if i == 0 else []
-      ax.set_yticks(range(len(order)) if i == 0 else [], labels)
+      ax.plot(x, place, "o", ms=4, color=drawing.METHOD, label="trained")
+      ax.set(title=heading, ylim=(len(order) - 0.5, -0.5), yticks=[])
+    controls = {"untrained": drawing.INK, "pixels": drawing.BASELINE}
+    for control, color in controls.items():
+      x = 100 * np.array([number(row, (control, "h", "accuracy")) for row in rows])
+      axes[0].plot(x, place, "|", ms=11, color=color, label=control)
+    axes[0].set_yticks(range(len(order)), [drawing.plain(name, 48) for name in order])
+    drawing.legend(made, *axes[0].get_legend_handles_labels())
     return made
 
   with drawing.style():

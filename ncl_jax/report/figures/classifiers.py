@@ -44,18 +44,15 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> drawing.Picture
       ax.legend(loc="lower right")
     return figure
 
-  last = "; ".join(
-    f"{title}: "
-    + ", ".join(
-      f"{name} {100 * np.mean([run[-1][1] for run in runs]):.1f} %"
-      for name, runs in lines.items()
-    )
-    for title, lines in panels.items()
-  )
+  ends = []
+  for title, lines in panels.items():
+    last = {name: np.mean([run[-1][1] for run in runs]) for name, runs in lines.items()}
+    shown = ", ".join(f"{name} {100 * top1:.1f} %" for name, top1 in last.items())
+    ends.append(f"{title}: {shown}")
   return drawing.picture(
     figure_of,
     "classifiers",
     "Classifiers while they train",
     "Mean over seeds of the accuracy on the whole test set; behind it the range.",
-    f"Lines over steps that end at: {last}.",
+    f"Lines over steps that end at: {'; '.join(ends)}.",
   )

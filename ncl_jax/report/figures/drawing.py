@@ -87,7 +87,9 @@ class Picture:
 @contextlib.contextmanager
 def style() -> Iterator[None]:
   """Draws in the report's style whatever the user's matplotlibrc says."""
-  with matplotlib.rc_context():
+  with matplotlib.rc_context(), warnings.catch_warnings():
+    # Class names come in any script; a missing glyph is drawn as a box.
+    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
     matplotlib.rcdefaults()
     matplotlib.rcParams.update(STYLE)
     yield
@@ -151,11 +153,8 @@ def say(ax: Axes, message: str) -> None:
 def render(figure: Figure, file: str) -> Image:
   """A finished figure as a PNG, cut to what is drawn."""
   canvas = FigureCanvasAgg(figure)
-  with warnings.catch_warnings():
-    # Class names come in any script; a missing glyph is drawn as a box.
-    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-    canvas.draw()
-    box = figure.get_tightbbox(canvas.get_renderer()).padded(MARGIN)
+  canvas.draw()
+  box = figure.get_tightbbox(canvas.get_renderer()).padded(MARGIN)
   # Cut here: `savefig` would draw all of it twice to find where it ends.
   drawn = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
   left, right = math.floor(box.x0 * DPI), math.ceil(box.x1 * DPI)
@@ -171,28 +170,18 @@ def picture(
   draw: Callable[[bool], Figure], name: str, title: str, caption: str, description: str
 ) -> Picture:
   """Renders a figure in both widths; for the arguments see `Picture`."""
-  return Picture(
-    title,
-    caption,
-    description,
-    wide=render(draw(False), f"figures/{name}.png"),
-    narrow=render(draw(True), f"figures/{name}_narrow.png"),
-    draw=draw,
-  )
+  wide = render(draw(False), f"figures/{name}.png")
+  narrow = render(draw(True), f"figures/{name}_narrow.png")
+  return Picture(title, caption, description, wide, narrow, draw)
 
 
 def as_svg(picture: Picture) -> bytes:
   """The wide figure, drawn again with lines in place of pixels."""
   buffer = io.BytesIO()
-  with style(), warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-    # As above: the same numbers give the same bytes.
-    matplotlib.rcParams["svg.hashsalt"] = picture.title
-    picture.draw(False).savefig(
-      buffer,
-      format="svg",
-      bbox_inches="tight",
-      pad_inches=0.08,
-      metadata={"Date": None},
+  fixed: dict[str, Any] = {"metadata": {"Date": None}}  # the same bytes each time
+  with style(), matplotlib.rc_context({"svg.hashsalt": picture.title}):
+    figure = picture.draw(False)
+    figure.savefig(
+      buffer, format="svg", bbox_inches="tight", pad_inches=MARGIN, **fixed
     )
   return buffer.getvalue()

@@ -1,6 +1,7 @@
 """The paper's first figure: test images that activate single dimensions most."""
 
 import re
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,41 +35,23 @@ def _grid(
       pixels = image[..., 0] if image.shape[-1] == 1 else image
       # Pixels of a small image as squares; of a large one, none is left out.
       small = max(image.shape[:2]) <= CELL * drawing.DPI
-      ax.imshow(
-        *(pixels, "gray"),
-        vmin=0,
-        vmax=255,
-        extent=box,
-        interpolation="nearest" if small else "antialiased",
-      )
+      how = "nearest" if small else "antialiased"
+      ax.imshow(pixels, "gray", vmin=0, vmax=255, extent=box, interpolation=how)
       label = comparison.labels[n]
       if label < 0:
         continue
       agrees = label == top.majority[r]
-      frame = Rectangle(
-        (left, top_edge),
-        width,
-        height,
-        fill=False,
-        edgecolor=drawing.AGREES if agrees else drawing.DIFFERS,
-        linewidth=1.1 if agrees else 2.2,
-        linestyle="-" if agrees else (0, (2, 1)),
-      )
-      ax.add_patch(frame)
-      name = str(comparison.class_name(label))
+      look: dict[str, Any] = {"ec": drawing.DIFFERS, "lw": 2.2, "ls": (0, (2, 1))}
+      if agrees:
+        look = {"ec": drawing.AGREES, "lw": 1.1, "ls": "-"}
+      ax.add_patch(Rectangle((left, top_edge), width, height, fill=False, **look))
+      name = comparison.class_name(label)
       # A long word is written smaller, so that it is not broken.
       word = max(map(len, re.split("[ _-]", name)))
       letters = min(max(LETTERS, word), 2 * LETTERS)
-      ax.text(
-        c + 0.5,
-        y + 1.0,
-        drawing.wrapped(name, letters),
-        ha="center",
-        va="top",
-        fontsize=5.5 * LETTERS / letters,
-        linespacing=0.95,
-        fontweight="normal" if agrees else "bold",
-      )
+      font = {"size": 5.5 * LETTERS / letters, "weight": "normal" if agrees else "bold"}
+      center = {"ha": "center", "va": "top", "linespacing": 0.95}
+      ax.text(c + 0.5, y + 1.0, drawing.wrapped(name, letters), font, **center)
 
 
 def top_images(
@@ -104,32 +87,33 @@ def top_images(
       ax.set_title(drawing.plain(method.label, 30), color=color)
     return figure
 
-  sentences = [
+  caption = (
     "Each row is one dimension of f, from the top those with the largest expected"
     " activation E[f]; its columns are the test images with the highest value in that"
     f" dimension, highest first (only values above {comparison.threshold:g}). First"
     " seed."
-  ]
+  )
+  found = ""
   if known:
+    caption += (
+      " Green frame: the image is of the row's most frequent class, named at the left"
+      " with its count; dashed pink frame: it is not."
+    )
     shares = [
       f"{method.label} {100 * np.nanmean(top.share):.0f} %"
       for method, top in zip(comparison.methods, tops, strict=True)
       if np.isfinite(top.share).any()
     ]
-    sentences += [
-      "Green frame: the image is of the row's most frequent class, named at the left"
-      " with its count; dashed pink frame: it is not.",
-      f"Share of the most frequent class, mean over the rows: {', '.join(shares)}."
-      if shares
-      else "",
-    ]
-  caption = " ".join(sentence for sentence in sentences if sentence)
+    if shares:
+      found = (
+        f" Share of the most frequent class, mean over the rows: {', '.join(shares)}."
+      )
   names = " and ".join(method.label for method in comparison.methods[:2])
   return drawing.picture(
     draw,
     "top_images",
     "What single dimensions respond to",
-    caption,
+    caption + found,
     f"Two grids of test images, {names}, a row for each of the most active dimensions."
-    + (f" {sentences[-1]}" if known else ""),
+    + found,
   )

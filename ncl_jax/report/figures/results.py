@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ncl_jax.report import statistics
 from ncl_jax.report.comparison import Comparison, Method, Metric
 from ncl_jax.report.figures import drawing, selection
 
@@ -24,7 +23,6 @@ CURVES = (
   ("active_dimensions", "Active dimensions of f", "dimensions", 1),
   ("effective_rank", "Effective rank of f", "rank", 1),
 )
-
 NEXT_TO: dict[str, Any] = {
   "textcoords": "offset points",
   "va": "center",
@@ -32,40 +30,23 @@ NEXT_TO: dict[str, Any] = {
 }
 
 
-def _number(row: dict, key: str) -> float:
-  value = row.get(key)
-  return math.nan if value is None else float(value)
-
-
-def _series(rows: tuple[dict, ...], axis: str, key: str) -> np.ndarray:
-  """Points (x, y) of one curve, rows without the key or with NaN left out, [P, 2]."""
-  points = np.array([(_number(row, axis), _number(row, key)) for row in rows])
-  points = points.reshape(-1, 2)
+def _series(method: Method, *keys: str) -> np.ndarray:
+  """Points [P, keys] of a curve, without rows in which one is missing or NaN."""
+  rows = [[row.get(key) for key in keys] for row in method.curve]
+  points = np.array(rows, np.float64).reshape(-1, len(keys))
   return points[np.isfinite(points).all(axis=1)]
-
-
-def _time_axis(methods: list[Method]) -> str:
-  """ "epoch" where each row has its own, else "step": whole epochs would overlap."""
-  for method in methods:
-    epochs = [_number(row, "epoch") for row in method.curve]
-    rising = all(a < b for a, b in zip(epochs, epochs[1:], strict=False))
-    if not (rising and all(map(math.isfinite, epochs))):
-      return "step"
-  return "epoch"
 
 
 def curves(comparison: Comparison) -> drawing.Picture | None:
   """Training curves of the methods that were trained; None where none was."""
+  colored = zip(comparison.methods, drawing.colors(comparison), strict=True)
+  colors = {method.key: color for method, color in colored}
   methods = [method for method in comparison.methods if method.curve]
-  color = dict(
-    zip((a.key for a in comparison.methods), drawing.colors(comparison), strict=True)
-  )
-  axis = _time_axis(methods) if methods else "step"
-  shown = [
-    curve
-    for curve in CURVES
-    if any(len(_series(method.curve, axis, curve[0])) for method in methods)
-  ]
+  # By epochs where each row has its own: whole ones would overlap.
+  epochs = [(_series(method, "epoch"), len(method.curve)) for method in methods]
+  rising = all(len(e) == rows and (np.diff(e, axis=0) > 0).all() for e, rows in epochs)
+  axis = "epoch" if rising else "step"
+  shown = [c for c in CURVES if any(len(_series(m, axis, c[0])) for m in methods)]
   if not shown:
     return None
 
@@ -73,19 +54,17 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
     figure, axes = drawing.panels(len(shown), 3.7, 2.4, columns=1 if narrow else 2)
     for ax, (key, title, label, factor) in zip(axes, shown, strict=True):
       for method in methods:
-        x, y = _series(method.curve, axis, key).T
+        x, y = _series(method, axis, key).T
         marker = "o" if len(x) < 3 else ""
-        ax.plot(x, factor * y, color=color[method.key], linewidth=1.6, marker=marker)
+        color = colors[method.key]
+        ax.plot(x, factor * y, color=color, linewidth=1.6, marker=marker)
       ax.set(title=title, ylabel=label, xlabel=axis)
       if key == "sparsity":
         ax.set_ylim(-2, 102)  # CL lies on the 0 line: keep it in sight
       if key in ("active_dimensions", "effective_rank"):
         ax.set_ylim(bottom=0)
-    handles = [
-      Line2D([], [], color=color[method.key], linewidth=1.6) for method in methods
-    ]
-    labels = [drawing.plain(method.label, 30) for method in methods]
-    drawing.legend(figure, handles, labels)
+    handles = [Line2D([], [], color=colors[m.key], linewidth=1.6) for m in methods]
+    drawing.legend(figure, handles, [drawing.plain(m.label, 30) for m in methods])
     return figure
 
   names = " and ".join(method.label for method in methods)
@@ -99,9 +78,7 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
     " lower loss is not a better representation. The probe is a linear classifier"
     " trained along on the backbone features h; its gradient does not reach the"
     " network. Accuracy and loss axes need not start at 0.",
-    f"{len(shown)} line charts over {axis}s: "
-    + ", ".join(title for _, title, _, _ in shown)
-    + ".",
+    f"{len(shown)} line charts over {axis}s: {', '.join(c[1] for c in shown)}.",
   )
 
 
@@ -112,37 +89,30 @@ def _shares(comparison: Comparison, group: str) -> list[Metric]:
     for metric in comparison.metrics
     if metric.group == group
     and metric.unit == "%"
-    and any(
-      np.isfinite(method.values.get(metric.key, ())).any()
-      for method in comparison.methods
-    )
+    and any(method.summary(metric).count for method in comparison.methods)
   ]
 
 
-def _rows(
+def _lines(
   comparison: Comparison,
   shown: list[Metric],
-  ax: Axes,
   narrow: bool,
-  draw: Callable[[int, Method, str, float, np.ndarray, float], None],
-) -> None:
-  """Lays out one line a method under each metric, and marks chance by a dotted line.
+  draw: Callable[[Axes, int, float, np.ndarray], None],
+) -> tuple[Figure, Axes]:
+  """A figure with one line a method under each metric, and dotted lines at chance.
 
-  Args:
-    narrow: whether labels take more lines and less width.
-    draw: called with the method's index, the method, its colour, the line's height on y
-      axis, its values in percent, and their mean.
+  `draw` gets the axes, the method's index, the line's height on the y axis, and the
+  method's values in percent.
   """
   count = len(comparison.methods)
+  height = 1.2 + len(shown) * (0.18 + 0.21 * count)
+  figure, (ax,) = drawing.panels(1, 4.1 if narrow else 7.4, height)
   for i, metric in enumerate(shown):
-    for j, (method, color) in enumerate(
-      zip(comparison.methods, drawing.colors(comparison), strict=True)
-    ):
+    for j, method in enumerate(comparison.methods):
       values = 100 * np.asarray(method.values.get(metric.key, ()), np.float64)
       values = values[np.isfinite(values)]
       if values.size:
-        y = i + 0.8 * ((j + 0.5) / count - 0.5)
-        draw(j, method, color, y, values, values.mean())
+        draw(ax, j, i + 0.8 * ((j + 0.5) / count - 0.5), values)
     chance = comparison.chance.get(metric.key, math.nan)
     if math.isfinite(chance):
       ax.plot([100 * chance] * 2, [i - 0.46, i + 0.46], color=drawing.INK, ls=":")
@@ -152,12 +122,6 @@ def _rows(
   ax.set_ylim(len(shown) - 0.48, -0.52)
   ax.tick_params(axis="y", length=0)
   ax.grid(False, axis="y")
-
-
-def _lines(comparison: Comparison, shown: list[Metric], narrow: bool):
-  """An empty figure with room for one line a method and metric."""
-  height = 1.2 + len(shown) * (0.18 + 0.21 * len(comparison.methods))
-  figure, (ax,) = drawing.panels(1, 4.1 if narrow else 7.4, height)
   return figure, ax
 
 
@@ -171,11 +135,10 @@ def _definitions(shown: list[Metric]) -> str:
 
 def _active(comparison: Comparison, method: Method) -> str:
   """Number of active dimensions, the mean over seeds where the table has it."""
-  values = method.values.get("active_dimensions", ())
-  mean = statistics.summarize(values).mean
-  if not math.isfinite(mean):
-    mean = len(selection.active_dimensions(method.features, comparison.threshold))
-  return f"{mean:.0f}"
+  values = np.array(method.values.get("active_dimensions", ()))
+  if np.isfinite(values).any():
+    return f"{np.nanmean(values):.0f}"
+  return str(len(selection.active_dimensions(method.features, comparison.threshold)))
 
 
 def interpretability(comparison: Comparison) -> drawing.Picture | None:
@@ -183,27 +146,24 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
   shown = _shares(comparison, "Interpretability")
   if not shown:
     return None
-  colors = drawing.colors(comparison)
-  thickness = 0.72 / len(comparison.methods)
+  methods, colors = comparison.methods, drawing.colors(comparison)
+
+  def bar(ax: Axes, j: int, y: float, values: np.ndarray) -> None:
+    mean = values.mean()
+    ax.barh(y, mean, 0.72 / len(methods), color=colors[j])
+    if values.size > 1:
+      ax.plot(values, [y] * values.size, "o", color=drawing.INK, ms=2.6, alpha=0.75)
+    label = f"{mean:.1f} %  ·  {_active(comparison, methods[j])} active"
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.9}
+    ax.annotate(label, (max(values.max(), mean), y), (6, 0), **NEXT_TO, bbox=box)
 
   def draw(narrow: bool) -> Figure:
-    figure, ax = _lines(comparison, shown, narrow)
-
-    def bar(_, method, color, y, values, mean):
-      ax.barh(y, mean, thickness, color=color)
-      if values.size > 1:
-        ax.plot(values, [y] * values.size, "o", color=drawing.INK, ms=2.6, alpha=0.75)
-      end = (max(values.max(), mean), y)
-      label = f"{mean:.1f} %  ·  {_active(comparison, method)} active"
-      box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.9}
-      ax.annotate(label, end, (6, 0), **NEXT_TO, bbox=box)
-
-    _rows(comparison, shown, ax, narrow, bar)
+    figure, ax = _lines(comparison, shown, narrow, bar)
     # Beyond 100 % lies room for the last label.
     ax.set(xlim=(0, 145 if narrow else 124), xticks=range(0, 101, 20), xlabel="%")
     ax.spines["bottom"].set_bounds(0, 100)
     handles: list = [Patch(color=color) for color in colors]
-    labels = [drawing.plain(method.label, 30) for method in comparison.methods]
+    labels = [drawing.plain(method.label, 30) for method in methods]
     if any(metric.key in comparison.chance for metric in shown):
       handles.append(Line2D([], [], color=drawing.INK, ls=":"))
       labels.append("chance")
@@ -231,46 +191,41 @@ def accuracy(comparison: Comparison) -> drawing.Picture | None:
   colors = drawing.colors(comparison)
   markers = [drawing.MARKERS[j % len(drawing.MARKERS)] for j in range(len(colors))]
 
+  def dot(ax: Axes, j: int, y: float, values: np.ndarray) -> None:
+    mean = values.mean()
+    ax.axhline(y, color="#EEEEEE", linewidth=0.8, zorder=0)
+    if values.size > 1:
+      ax.plot(values, [y] * values.size, "|", color=colors[j], ms=8, alpha=0.8)
+    ax.plot(mean, y, markers[j], color=colors[j], ms=6.5)
+    ax.annotate(f"{mean:.1f}", (max(values.max(), mean), y), (8, 0), **NEXT_TO)
+
   def draw(narrow: bool) -> Figure:
-    figure, ax = _lines(comparison, shown, narrow)
-    spans: list[float] = []
-
-    def dot(j, _, color, y, values, mean):
-      ax.axhline(y, color="#EEEEEE", linewidth=0.8, zorder=0)
-      if values.size > 1:
-        ax.plot(values, [y] * values.size, "|", color=color, ms=8, alpha=0.8)
-      ax.plot(mean, y, markers[j], color=color, ms=6.5)
-      end = (max(values.max(), mean), y)
-      ax.annotate(f"{mean:.1f}", end, (8, 0), **NEXT_TO)
-      spans.extend([values.min(), values.max()])
-
-    _rows(comparison, shown, ax, narrow, dot)
-    pad = max(0.5, 0.08 * (max(spans) - min(spans)))
-    low, high = max(0, min(spans) - pad), max(spans) + pad
+    figure, ax = _lines(comparison, shown, narrow, dot)
+    every = [m.values.get(x.key, ()) for x in shown for m in comparison.methods]
+    values = 100 * np.concatenate(every)
+    low, high = np.nanmin(values), np.nanmax(values)
+    pad = max(0.5, 0.08 * (high - low))
+    low, high = max(0, low - pad), high + pad
     ax.set_xlim(low, high + 0.06 * (high - low))  # room for the last number
     start = f"{low:.1f}, not at 0" if low > 0 else "0"
     ax.set_xlabel(f"accuracy, %  (the axis starts at {start})")
-    handles = [
-      Line2D([], [], ls="", marker=marker, color=color)
-      for marker, color in zip(markers, colors, strict=True)
-    ]
+    looks = zip(markers, colors, strict=True)
+    handles = [Line2D([], [], ls="", marker=m, color=color) for m, color in looks]
     labels = [drawing.plain(method.label, 30) for method in comparison.methods]
     drawing.legend(figure, handles, labels)
     return figure
 
-  ticks = "" if len(comparison.seeds) == 1 else " Small strokes: the single seeds."
+  count = len(comparison.seeds)
+  ticks = "s. Small strokes: the single seeds." if count > 1 else "."
   chance = {comparison.chance.get(metric.key) for metric in shown} - {None}
-  level = (
-    f" Chance is {100 * min(chance):.1f} %."  # type: ignore[type-var, operator]
-    if len(chance) == 1
-    else ""
-  )
+  level = ""
+  if len(chance) == 1:
+    level = f" Chance is {100 * min(chance):.1f} %."  # type: ignore[type-var, operator]
   return drawing.picture(
     draw,
     "accuracy",
     "Accuracy",
-    f"Dots: means over {len(comparison.seeds)} seed"
-    f"{'s' if len(comparison.seeds) > 1 else ''}.{ticks}{level} h: backbone features;"
+    f"Dots: means over {count} seed{ticks}{level} h: backbone features;"
     " f: projector output after the transform. The axis is fitted to the values, which"
     f" is why these are dots and not bars. {_definitions(shown)}",
     _values_in_words(comparison, shown),
@@ -280,12 +235,7 @@ def accuracy(comparison: Comparison) -> drawing.Picture | None:
 def _values_in_words(comparison: Comparison, shown: list[Metric]) -> str:
   lines = []
   for metric in shown:
-    cells = [
-      f"{method.label} {100 * mean:.1f}"
-      for method in comparison.methods
-      if math.isfinite(
-        mean := statistics.summarize(method.values.get(metric.key, ())).mean
-      )
-    ]
+    means = {m.label: m.summary(metric).mean for m in comparison.methods}
+    cells = [f"{k} {100 * x:.1f}" for k, x in means.items() if math.isfinite(x)]
     lines.append(f"{metric.label}, %: {', '.join(cells)}.")
   return " ".join(lines)

@@ -17,13 +17,8 @@ MAPPED = 1000  # images of a t-SNE map: more take minutes and hide each other
 # Okabe and Ito's, but for the yellow that vanishes on white; further classes take other
 # marks.
 CLASS_COLORS = (
-  "#0072B2",
-  "#D55E00",
-  "#009E73",
-  "#CC79A7",
-  "#E69F00",
-  "#56B4E9",
-  "#000000",
+  *(drawing.METHOD, drawing.BASELINE, drawing.AGREES, drawing.DIFFERS),
+  *("#E69F00", "#56B4E9", "#000000"),
 )
 # Key of a selection's rule, its label and the dashes of its line.
 RULES = {
@@ -35,20 +30,15 @@ RULES = {
 
 def activations(comparison: Comparison) -> drawing.Picture:
   """Histogram of the single values of f, exact zeros apart."""
-  methods = comparison.methods[:2]
-  values = [
-    method.features[np.abs(method.features) > comparison.threshold]
-    for method in methods
-  ]
-  zeros = [
-    1 - len(v) / method.features.size for v, method in zip(values, methods, strict=True)
-  ]
-  every = np.concatenate([*values, np.zeros(1)])
-  low, high = every.min(), every.max()
+  labels = [method.label for method in comparison.methods[:2]]
+  every = [method.features for method in comparison.methods[:2]]
+  values = [f[np.abs(f) > comparison.threshold] for f in every]
+  zeros = [100 * (1 - len(v) / f.size) for v, f in zip(values, every, strict=True)]
+  ends = np.concatenate([*values, np.zeros(1)])
+  low, high = ends.min(), ends.max()
   edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
   shares = [
-    100 * np.histogram(v, edges)[0] / method.features.size
-    for v, method in zip(values, methods, strict=True)
+    100 * np.histogram(v, edges)[0] / f.size for v, f in zip(values, every, strict=True)
   ]
   drawn = np.concatenate(shares)
   drawn = drawn[drawn > 0]
@@ -56,12 +46,10 @@ def activations(comparison: Comparison) -> drawing.Picture:
   def draw(narrow: bool) -> Figure:
     figure, axes = drawing.panels(2, 3.7, 2.5, 1 if narrow else 2)
     colors = drawing.colors(comparison)
-    for ax, method, share, zero, color in zip(
-      axes, methods, shares, zeros, colors, strict=False
-    ):
-      ax.stairs(share, edges, fill=True, color=color)
+    for i, ax in enumerate(axes):
+      ax.stairs(shares[i], edges, fill=True, color=colors[i])
       ax.set(xlabel="value of f", ylabel="share of the values, %")
-      ax.set_title(f"{drawing.plain(method.label, 24)}: {100 * zero:.0f} % zeros")
+      ax.set_title(f"{drawing.plain(labels[i], 24)}: {zeros[i]:.0f} % zeros")
       if len(drawn):
         ax.set_yscale("log")
         ax.set_ylim(0.6 * drawn.min(), 2 * drawn.max())
@@ -77,9 +65,9 @@ def activations(comparison: Comparison) -> drawing.Picture:
     " logarithmic, and the same in both.",
     "Two histograms. "
     + " ".join(
-      f"{method.label}: {100 * zero:.1f} % of the values are zero, the others between"
+      f"{label}: {zero:.1f} % of the values are zero, the others between"
       f" {v.min() if len(v) else 0:.2f} and {v.max() if len(v) else 0:.2f}."
-      for method, v, zero in zip(methods, values, zeros, strict=True)
+      for label, v, zero in zip(labels, values, zeros, strict=True)
     ),
   )
 

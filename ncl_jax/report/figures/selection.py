@@ -23,10 +23,10 @@ class TopImages:
   """The images that activate some dimensions most.
 
   Attributes:
-    dimensions: chosen dimensions, highest expected activation first, [R].
-    images: their images, highest activation first, -1 = none left, [R, C].
-    majority: most frequent class among a row's images, -1 where none is labelled, [R].
-    share: that class's share of the row's labelled images, NaN without one, [R].
+    dimensions: [R] highest expected activation first.
+    images: [R, C] of each, highest activation first, -1 = none left.
+    majority: [R] most frequent class among these images, -1 where none is labelled.
+    share: [R] of that class among the labelled ones, NaN without one.
   """
 
   dimensions: np.ndarray
@@ -40,18 +40,14 @@ def top_images(
 ) -> TopImages:
   """Picks the most active dimensions and, for each, its most activating images.
 
-  Only images with `f > threshold` in the dimension count: an image that does not
-  activate a dimension says nothing about it. Ties go to the lower index, of dimensions,
-  images and classes alike.
+  Only images with `f > threshold` in the dimension count. Ties go to the lower index,
+  of dimensions, images and classes alike.
 
   Args:
     f: features after the transform, rows of unit length, [N, D].
     labels: classes, -1 = unlabelled, [N].
-    rows: dimensions at most, of the active ones those with the largest mean.
-    columns: images at most for each.
-
-  Returns:
-    The selection, R = min(rows, active dimensions) and C = min(columns, N).
+    rows: R, dimensions at most, of the active ones those with the largest mean.
+    columns: C, images at most for each.
 
   >>> f = np.array([[0.6, 0.8], [0.0, 1.0]])
   >>> top_images(f, np.array([7, 7]), 1e-5).images.tolist()
@@ -91,7 +87,7 @@ def correlation_order(
     f: features after the transform, [N, D].
     labels: classes, -1 = unlabelled, [N].
     correlation: C of all dimensions, [D, D].
-    most: dimensions at most: of the active ones those with the largest mean of |f|.
+    most: M, dimensions at most: the active ones with the largest mean of |f|.
 
   Returns:
     Dimensions in order [M] and the dominant class of each [M], -1 without labels.
