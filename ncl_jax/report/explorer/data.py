@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sized
 
 import numpy as np
+import scipy.stats
 
 from ncl_jax import checks
 from ncl_jax.data.source import Images
@@ -133,16 +134,22 @@ def dimensions(
     the images of the highest f above the threshold, -1 and 0 where there is none;
     histogram [D, 20] of the active values from low [D] to high [D], which enclose 0.
   """
+  onehot = np.float32(labels[:, None] == np.arange(max(num_classes, 1))[None])
   parts = [
-    _dimensions(f[:, start : start + _BLOCK], labels, num_classes, threshold)
+    _dimensions(f[:, start : start + _BLOCK], onehot, threshold)
     for start in range(0, f.shape[1], _BLOCK)
   ]
   return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def _dimensions(f, labels, num_classes, threshold):
+def _dimensions(f, onehot, threshold):
   on = np.abs(f) > threshold
-  top = highest(np.where(f > threshold, f, 0).T, TOP)
+  top, top_values = strongest(f, TOP, threshold)
+  counts = on.T.astype(np.float32) @ onehot
+  classes, class_counts = highest(counts, CLASSES)
+  with np.errstate(invalid="ignore"):
+    consistency = counts.max(axis=1) / counts.sum(axis=1)
+    entropy = scipy.stats.entropy(counts, axis=1)
   low = np.minimum(f.min(axis=0), 0)
   high = np.maximum(f.max(axis=0), 0)
   # A dead dimension has no width: its values, all inactive, are not counted anyway.
@@ -153,37 +160,20 @@ def _dimensions(f, labels, num_classes, threshold):
   return {
     "active": on.sum(axis=0),
     "expected": f.mean(axis=0, dtype=np.float64),
-    **_by_class(on, labels, num_classes),
-    "top": top[0],
-    "top_values": top[1],
+    "consistency": consistency,
+    "entropy": entropy,
+    "classes": classes,
+    "class_counts": class_counts,
+    "top": top,
+    "top_values": top_values,
     "histogram": histogram.reshape(f.shape[1], BINS),
     "low": low,
     "high": high,
   }
 
 
-def _by_class(on, labels, num_classes):
-  onehot = labels[:, None] == np.arange(max(num_classes, 1))[None]
-  counts = on.T.astype(np.float32) @ onehot.astype(np.float32)
-  total = counts.sum(axis=1)
-  with np.errstate(divide="ignore", invalid="ignore"):
-    share = counts / total[:, None]
-    terms = np.where(share > 0, share * np.log(share), 0 * share)
-  classes, most = highest(counts, CLASSES)
-  return {
-    "consistency": share.max(axis=1),
-    "entropy": -terms.sum(axis=1),
-    "classes": classes,
-    "class_counts": most,
-  }
-
-
 def codes(f: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
-  """The few largest values of each image.
-
-  Args:
-    f: [N, D] features.
-    threshold: `|f|` above it counts as active.
+  """The few largest values of each image of features f [N, D].
 
   Returns:
     kept and kept_values [N, up to 16]: dimensions of the largest `|f|`, largest first,
@@ -200,35 +190,28 @@ def codes(f: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
 
 
 def neighbours(f: np.ndarray) -> dict[str, np.ndarray]:
-  """The other images with the largest cosine.
-
-  Args:
-    f: [N, D] features, rows of unit length or zero.
+  """The other images with the largest cosine, of rows of unit length or zero [N, D].
 
   Returns:
     near and near_values [N, up to 8], nearest first; -1 and 0 where no image with a
     positive cosine is left.
   """
-  near, values = [], []
+  parts = []
   for start in range(0, len(f), _BLOCK):
     cosines = f[start : start + _BLOCK] @ f.T
     rows = np.arange(len(cosines))
     cosines[rows, start + rows] = 0
-    found = highest(cosines, NEIGHBOURS)
-    near.append(found[0])
-    values.append(found[1])
-  return {"near": np.concatenate(near), "near_values": np.concatenate(values)}
+    parts.append(highest(cosines, NEIGHBOURS))
+  near, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+  return {"near": near, "near_values": values}
 
 
 def looked_at(attention: np.ndarray) -> np.ndarray:
-  """Attention in a byte a patch, of each head where that fits in `PATCHES` bytes.
-
-  Args:
-    attention: [N, heads, rows, columns], at least 0.
+  """Attention [N, heads, rows, columns] in a byte a patch, or its mean over heads.
 
   Returns:
-    uint8 of the same shape, or [N, 1, rows, columns] of the mean of the heads; 255 is
-    the most that any patch of the image gets from that head.
+    uint8 of the same shape, or [N, 1, rows, columns] where it would take more than
+    `PATCHES` bytes; 255 is the most that any patch of the image gets from that head.
   """
   if attention.size > PATCHES:
     attention = attention.mean(axis=1, keepdims=True)
@@ -239,29 +222,19 @@ def looked_at(attention: np.ndarray) -> np.ndarray:
 def strongest(
   f: np.ndarray, count: int, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Of each dimension the rows of the highest f, such as words or partners.
-
-  Args:
-    f: [M, D] features.
-    threshold: f above it counts as active.
+  """Of each dimension the rows of the highest f [M, D] above the threshold.
 
   Returns:
     [D, min(count, M)] rows, highest first, and their f; -1 and 0 where none is left.
   """
-  parts = []
-  for start in range(0, f.shape[1], _BLOCK):
-    part = f[:, start : start + _BLOCK]
-    parts.append(highest(np.where(part > threshold, part, 0).T, count))
+  blocks = (f[:, start : start + _BLOCK] for start in range(0, f.shape[1], _BLOCK))
+  parts = [highest(np.where(x > threshold, x, 0).T, count) for x in blocks]
   at, values = zip(*parts, strict=True)
   return np.concatenate(at), np.concatenate(values)
 
 
 def highest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Positions and values of the largest positive entries of each row, largest first.
-
-  Args:
-    values: [R, C].
-    count: how many; fewer if there are fewer columns.
+  """Positions and values of the largest positive entries of rows [R, C], largest first.
 
   Returns:
     [R, min(count, C)] positions, -1 where no positive entry is left, and values, 0
@@ -272,8 +245,7 @@ def highest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
   """
   count = min(count, values.shape[1])
   if count < values.shape[1]:
-    at = np.argpartition(-values, count - 1, axis=1)[:, :count]
-    at = np.sort(at, axis=1)
+    at = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
   else:
     at = np.broadcast_to(np.arange(count), values.shape)
   found = np.take_along_axis(values, at, axis=1)

@@ -20,8 +20,7 @@ _TYPES = {"u1": "u1", "i2": "<i2", "i4": "<i4", "f4": "<f4"}
 def as_html(exploration: Exploration) -> str:
   """The page: style, script, data and thumbnails in one text.
 
-  Returns:
-    HTML text; 30 MB at most for 10,000 images and two sides of 2,048 dimensions.
+  It has 30 MB at most for 10,000 images and two sides of 2,048 dimensions.
   """
   sprite = thumbnails.sprite(pictures(exploration))
   sheets = "\n".join(
@@ -48,14 +47,7 @@ def pictures(exploration: Exploration) -> Images:
 
 
 def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, Any]:
-  """What the page's script reads.
-
-  Args:
-    sprite: thumbnails of its `pictures`.
-
-  Returns:
-    JSON-compatible: texts and numbers, and arrays as {"type", "data"}.
-  """
+  """What the page's script reads: texts, numbers, and arrays as {"type", "data"}."""
   labels = np.asarray(exploration.labels)
   names = [str(name) for name in exploration.class_names]
   most = int(labels.max(initial=-1)) + 1
@@ -79,14 +71,7 @@ def content(exploration: Exploration, sprite: thumbnails.Sprite) -> dict[str, An
     "captions": [str(text) for text in captions],
     "caption": _pack(caption, "i4"),
     "partners": exploration.partners is not None,
-    "sprite": {
-      "width": sprite.width,
-      "height": sprite.height,
-      "tile": sprite.tile,
-      "columns": sprite.columns,
-      "rows": sprite.rows,
-      "mime": sprite.mime,
-    },
+    "sprite": {k: v for k, v in vars(sprite).items() if k != "sheets"},
     "sides": [
       _side(side, labels, rows, len(names), exploration.threshold)
       for side in exploration.sides
@@ -105,15 +90,12 @@ def _side(
   f = np.asarray(side.f, np.float32)
   table = data.dimensions(f, labels, num_classes, threshold)
   found = table | data.codes(f, threshold) | data.neighbours(f)
-  others = {
-    "words": (side.words, data.TEXTS),
-    "captions": (
-      None if side.captions is None else side.captions[captions],
-      data.TEXTS,
-    ),
-    "partners": (side.partners, data.TOP),
-  }
-  for name, (g, count) in others.items():
+  of_captions = None if side.captions is None else side.captions[captions]
+  for name, g, count in (
+    ("words", side.words, data.TEXTS),
+    ("captions", of_captions, data.TEXTS),
+    ("partners", side.partners, data.TOP),
+  ):
     if g is not None and len(g):
       best = data.strongest(np.asarray(g, np.float32), count, threshold)
       found |= {f"top_{name}": best[0], f"top_{name}_values": best[1]}

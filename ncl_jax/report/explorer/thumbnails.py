@@ -21,10 +21,8 @@ class Sprite:
 
   Attributes:
     width, height: of a thumbnail, in pixels.
-    tile: (width, height) that each has on its sheet; more than its own, to the right
-      and below.
-    columns: thumbnails in a row of a sheet.
-    rows: rows of a full sheet; the last sheet is as full as the others.
+    tile: (width, height) that each has on its sheet, at least its own.
+    columns, rows: of thumbnails in a sheet, also in the last.
     mime: of the sheets.
   """
 
@@ -40,10 +38,12 @@ class Sprite:
 def sprite(images: Images, budget: int = BUDGET) -> Sprite:
   """Makes the sheets in the best form that fits.
 
+  The forms are PNG of at most 96 pixels, and JPEG of 96, 64, 48, 32 and 16; the last is
+  taken even if it does not fit.
+
   Args:
     images: uint8 [N, H, W, C] with C 1 or 3.
-    budget: bytes of all sheets. The forms, from the best: PNG of at most 96 pixels,
-      JPEG of 96, 64, 48, 32 and 16; the last is taken even if it does not fit.
+    budget: bytes of all sheets.
   """
   count = len(images)
   columns = min(COLUMNS, count)
@@ -58,15 +58,11 @@ def sprite(images: Images, budget: int = BUDGET) -> Sprite:
       small = _small(pixels, side)
       sheets.append(_encode(_sheet(small, columns, rows), kind))
       # What has been made tells about the rest, so that no form is made in vain.
-      if sum(map(len, sheets)) * len(blocks) > budget * len(sheets):
+      large = sum(map(len, sheets)) * len(blocks) > budget * len(sheets)
+      if large and (kind, side) != forms[-1]:
         break
     else:
       break
-    if (kind, side) == forms[-1]:
-      sheets += [
-        _encode(_sheet(_small(images[block], side), columns, rows), kind)
-        for block in blocks[len(sheets) :]
-      ]
   height, width = small.shape[1:3]
   return Sprite(
     width, height, _tile(small), columns, rows, f"image/{kind}", tuple(sheets)
