@@ -6,9 +6,10 @@ from typing import Any
 
 from ncl_jax.data.subset import some
 from ncl_jax.host import paths
-from ncl_jax.report import explorer, figures, json_report, page, tables
+from ncl_jax.report import explorer, figures, json_report, page
 from ncl_jax.report.comparison import Comparison, Method, Metric
 from ncl_jax.report.explorer import data
+from ncl_jax.report.tables import text as table
 from ncl_jax.runtime import jsonl
 
 __all__ = ["Method", "Comparison", "Metric", "table", "write"]
@@ -37,16 +38,18 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   }
   for name, text in texts.items():
     jsonl.replace(folder / name, text)
-  for name in figures.NAMES:  # what an older report drew and this one does not
-    for file in (f"figures/{name}.png", f"figures/{name}_narrow.png"):
-      if file not in {image.file for image in images}:
-        (folder / file).unlink(missing_ok=True)
+  # What an older report drew and this one does not.
+  older = {
+    f"figures/{name}{form}.png" for name in figures.NAMES for form in ("", "_narrow")
+  }
+  for file in older - {image.file for image in images}:
+    (folder / file).unlink(missing_ok=True)
   return report
 
 
 def _exploration(comparison: Comparison) -> explorer.Exploration:
   """The two methods under comparison, to look around in."""
-  count = len(comparison.images)
+  count, methods = len(comparison.images), comparison.methods[:2]
   ids = data.some(count, data.IMAGES)
   things = "texts" if comparison.texts else "images"
   return explorer.Exploration(
@@ -54,16 +57,8 @@ def _exploration(comparison: Comparison) -> explorer.Exploration:
     images=some(comparison.images, ids),
     labels=comparison.labels[ids],
     class_names=tuple(map(str, comparison.class_names)),
-    sides=tuple(
-      explorer.Side(method.label, method.features[ids])
-      for method in comparison.methods[:2]
-    ),
+    sides=tuple(explorer.Side(m.label, m.features[ids]) for m in methods),
     note="" if len(ids) == count else f"{len(ids)} of {count} test {things}",
     texts=tuple(comparison.texts[n] for n in ids) if comparison.texts else (),
     files=tuple(comparison.files[n] for n in ids) if comparison.files else (),
   )
-
-
-def table(comparison: Comparison) -> str:
-  """The table of results for a terminal: aligned columns, a line a metric."""
-  return tables.text(comparison)

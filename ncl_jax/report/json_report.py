@@ -15,21 +15,16 @@ def _finite(x: float | None) -> float | None:
 def _metric(comparison: Comparison, metric: Metric) -> dict[str, Any]:
   methods = {}
   for method in comparison.methods:
-    values = method.values.get(metric.key, ())
-    summary = statistics.summarize(values)
+    summary = method.summary(metric)
     methods[method.key] = {
-      "seeds": [_finite(x) for x in values],
+      "seeds": [_finite(x) for x in method.values.get(metric.key, ())],
       "mean": _finite(summary.mean),
       "standard_deviation": _finite(summary.deviation),
       "expected": _finite(comparison.expected.get(method.key, {}).get(metric.key)),
     }
   pair = tables.difference(comparison, metric)
-  return {
-    "label": metric.label,
-    "group": metric.group,
-    "unit": metric.unit,
-    "better": metric.better,
-    "note": metric.note,
+  names = ("label", "group", "unit", "better", "note")
+  return {name: getattr(metric, name) for name in names} | {
     "chance": _finite(comparison.chance.get(metric.key)),
     "methods": methods,
     "difference": {

@@ -3,6 +3,7 @@
 import html
 import importlib.resources
 import string
+from collections.abc import Iterable
 
 from ncl_jax.report import statistics, tables
 from ncl_jax.report.comparison import Comparison
@@ -13,12 +14,8 @@ LOOK = "Look at single dimensions and images yourself"
 
 
 def escape(string: str) -> str:
-  """Text for an element or an attribute.
-
-  >>> escape('<a & "b">')
-  '&lt;a &amp; &quot;b&quot;&gt;'
-  """
-  return html.escape(str(string), quote=True)
+  """Text for an element or an attribute."""
+  return html.escape(str(string))
 
 
 def _cell(cell: tables.Cell) -> str:
@@ -49,19 +46,16 @@ def _table(comparison: Comparison) -> str:
     for role, name in zip(roles, head, strict=False)
   ]
   lines.append("</tr></thead>")
-  group = None
-  for row in tables.rows(comparison):
-    if row.metric.group != group:
-      lines.append("</tbody>" if group is not None else "")
-      group = row.metric.group
-      lines.append(
-        f'<tbody><tr class="group"><th scope="rowgroup" colspan="{len(head) + 1}">'
-        f"{escape(group)}</th></tr>"
-      )
-    cells = "".join(_cell(cell) for cell in row.cells)
-    lines.append(f'<tr><th scope="row">{_label(row)}</th>{cells}</tr>')
-  lines += ["</tbody>" if group is not None else "", "</table>"]
-  return "\n".join(line for line in lines if line)
+  for group, body in tables.groups(comparison):
+    lines.append(
+      f'<tbody><tr class="group"><th scope="rowgroup" colspan="{len(head) + 1}">'
+      f"{escape(group)}</th></tr>"
+    )
+    for row in body:
+      cells = "".join(map(_cell, row.cells))
+      lines.append(f'<tr><th scope="row">{_label(row)}</th>{cells}</tr>')
+    lines.append("</tbody>")
+  return "\n".join([*lines, "</table>"])
 
 
 def _size(image: drawing.Image) -> str:
@@ -96,11 +90,7 @@ def lead(comparison: Comparison) -> str:
 
 
 def as_html(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> str:
-  """The page: inline style, no script, no request but for its own figures.
-
-  Args:
-    pictures: the figures, in the folder of the page.
-  """
+  """The page: inline style, no script, no request but for its own figures."""
   remarks = "".join(f"<li>{escape(remark)}</li>" for remark in comparison.remarks)
   facts, glossary = (
     "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
@@ -137,37 +127,32 @@ def _file(name: str) -> str:
 
 
 def as_markdown(comparison: Comparison, pictures: tuple[drawing.Picture, ...]) -> str:
-  """The report for a repository or a terminal.
-
-  Args:
-    pictures: the figures, in the folder of the file.
-  """
+  """The report for a repository or a terminal."""
   escaped = tables.escape_markdown
+
+  def listed(rows: Iterable[tuple[str, ...]], heading: str = "") -> list[str]:
+    lines = [f"- {': '.join(map(escaped, row))}" for row in rows]
+    return [heading, "\n".join(lines)] if lines else []
+
   parts = [
     f"# {escaped(comparison.title)}",
     escaped(lead(comparison)),
     escaped(statistics.claim(len(comparison.seeds))),
     f"[{LOOK}]({EXPLORER})",
-    "\n".join(f"- {escaped(w)}: {escaped(m)}" for w, m in comparison.glossary),
+    *listed(comparison.glossary),
     "## Results",
     tables.markdown(comparison),
     escaped(tables.legend(comparison)),
+    *listed(
+      ((m.label, m.note) for m in comparison.metrics if m.note), "### Definitions"
+    ),
+    *listed(((remark,) for remark in comparison.remarks), "## How far this goes"),
   ]
-  notes = [
-    f"- {escaped(m.label)}: {escaped(m.note)}" for m in comparison.metrics if m.note
-  ]
-  if notes:
-    parts += ["### Definitions", "\n".join(notes)]
-  if comparison.remarks:
-    remarks = (f"- {escaped(remark)}" for remark in comparison.remarks)
-    parts += ["## How far this goes", "\n".join(remarks)]
   for picture in pictures:
     parts += [
       f"## {escaped(picture.title)}",
       f"![{escaped(picture.description)}]({picture.wide.file})",
       escaped(picture.caption),
     ]
-  if comparison.facts:
-    facts = (f"- {escaped(name)}: {escaped(value)}" for name, value in comparison.facts)
-    parts += ["## How it was made", "\n".join(facts)]
+  parts += listed(comparison.facts, "## How it was made")
   return "\n\n".join(part for part in parts if part) + "\n"

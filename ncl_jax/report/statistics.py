@@ -32,21 +32,16 @@ class Difference:
   pairs: int
 
 
-def summarize(values: Sequence[float]) -> Summary:
-  """Mean and standard deviation (n - 1) over the values that are numbers.
-
-  Args:
-    values: one value a seed; NaN is left out and not counted.
+def summarize(values: Sequence[float] | np.ndarray) -> Summary:
+  """Mean and standard deviation (n - 1) over the seeds whose value is a number.
 
   >>> summarize([1.0, 3.0, float("nan")])
   Summary(mean=2.0, deviation=1.4142135623730951, count=2)
   """
   x = np.asarray(values, np.float64)
   x = x[np.isfinite(x)]
-  if not x.size:
-    return Summary(math.nan, None, 0)
-  deviation = float(x.std(ddof=1)) if x.size > 1 else None
-  return Summary(float(x.mean()), deviation, int(x.size))
+  mean = float(x.mean()) if x.size else math.nan
+  return Summary(mean, float(x.std(ddof=1)) if x.size > 1 else None, int(x.size))
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
@@ -58,8 +53,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
   Returns:
     Mean of `values - baseline` with its 95 % t interval; pairs with a NaN are left out.
-    Two values that differ by float32 rounding alone, `ROUNDING` times the larger one,
-    have the difference 0.
+    Two values that differ by no more than `ROUNDING` have the difference 0.
 
   >>> paired_difference([2.0, 4.0], [1.0, 1.0]).mean
   2.0
@@ -67,14 +61,10 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
   a, b = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
   d = a - b
   d[np.abs(d) <= ROUNDING * np.maximum(np.abs(a), np.abs(b))] = 0
-  d = d[np.isfinite(d)]
-  n = int(d.size)
-  if not n:
-    return Difference(math.nan, None, 0)
-  mean = float(d.mean())
-  if n == 1:
-    return Difference(mean, None, 1)
-  half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, n - 1) * d.std(ddof=1) / np.sqrt(n))
+  mean, deviation, n = dataclasses.astuple(summarize(d))
+  if n < 2:
+    return Difference(mean, None, n)
+  half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, n - 1) * deviation / np.sqrt(n))
   return Difference(mean, (mean - half, mean + half), n)
 
 

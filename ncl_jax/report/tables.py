@@ -1,8 +1,10 @@
 """The table of results: cells, and their plain-text and Markdown forms."""
 
 import dataclasses
+import itertools
 import math
 import re
+from collections.abc import Iterator
 
 from ncl_jax.report import statistics
 from ncl_jax.report.comparison import Comparison, Method, Metric
@@ -34,11 +36,9 @@ class Row:
 
 
 def decimals(metric: Metric, numbers: list[float], whole: bool = False) -> int:
-  """Decimals that give the largest number three significant digits, within 1 to 6.
+  """Decimals that give the largest number three significant digits: 1 to 6.
 
-  Args:
-    numbers: what one row shows, in the metric's unit; NaN is passed over.
-    whole: every value is a whole number: then 0.
+  NaN is passed over; `whole` numbers have no decimals.
   """
   if whole:
     return 0
@@ -63,14 +63,13 @@ def number(x: float, unit: str, digits: int, sign: bool = False) -> str:
 def _method_cell(
   comparison: Comparison, metric: Metric, method: Method, digits: int
 ) -> Cell:
-  values = method.values.get(metric.key, ())
-  summary = statistics.summarize(values)
+  summary, seeds = method.summary(metric), len(method.values.get(metric.key, ()))
   spread = ""
   if summary.deviation is not None:
     spread = f"± {number(summary.deviation, metric.unit, digits)}"
   remarks = []
-  if 0 < summary.count < len(values):
-    remarks.append(f"{summary.count} of {len(values)} seeds")
+  if 0 < summary.count < seeds:
+    remarks.append(f"{summary.count} of {seeds} seeds")
   published = comparison.expected.get(method.key, {}).get(metric.key, math.nan)
   if math.isfinite(published):
     remarks.append(f"expected {number(published, metric.unit, digits)}")
@@ -95,21 +94,14 @@ def columns(comparison: Comparison) -> tuple[str, ...]:
 
 def rows(comparison: Comparison) -> tuple[Row, ...]:
   """The cells of the table: one row a metric, in the comparison's order."""
-  table = []
+  table, methods = [], comparison.methods
   for metric in comparison.metrics:
-    values = [
-      x for method in comparison.methods for x in method.values.get(metric.key, ())
-    ]
-    means = [
-      statistics.summarize(method.values.get(metric.key, ())).mean
-      for method in comparison.methods
-    ]
-    shown = [x for x in [*values, *means] if math.isfinite(x)]
+    means = [method.summary(metric).mean for method in methods]
+    values = (x for method in methods for x in method.values.get(metric.key, ()))
+    shown = [x for x in (*values, *means) if math.isfinite(x)]
     whole = not metric.unit and all(float(x).is_integer() for x in shown)
     digits = decimals(metric, means, whole)
-    cells = [
-      _method_cell(comparison, metric, method, digits) for method in comparison.methods
-    ]
+    cells = [_method_cell(comparison, metric, method, digits) for method in methods]
     pair = difference(comparison, metric)
     interval = ""
     if pair.interval is not None:
@@ -127,21 +119,23 @@ def rows(comparison: Comparison) -> tuple[Row, ...]:
   return tuple(table)
 
 
+def groups(comparison: Comparison) -> Iterator[tuple[str, Iterator[Row]]]:
+  """The rows of each group, in the comparison's order."""
+  return itertools.groupby(rows(comparison), lambda row: row.metric.group)
+
+
 def legend(comparison: Comparison) -> str:
   """How to read the table, for the number of seeds at hand."""
+  pair = columns(comparison)[len(comparison.methods)]
   parts = [
     "↑ higher is better, ↓ lower is better; h: backbone features; f: projector output"
-    " after the transform, of unit length."
+    " after the transform, of unit length.",
+    f"The column '{pair}' is a plain difference."
+    if len(comparison.seeds) == 1
+    else "± is the standard deviation over seeds; the column"
+    f" '{pair}' holds the mean of the differences seed by seed and its 95 % t"
+    " interval.",
   ]
-  pair = columns(comparison)[len(comparison.methods)]
-  if len(comparison.seeds) > 1:
-    parts.append(
-      "± is the standard deviation over seeds; the column"
-      f" '{pair}' holds the mean of the differences seed by seed and its 95 % t"
-      " interval."
-    )
-  else:
-    parts.append(f"The column '{pair}' is a plain difference.")
   margins = sorted({metric.margin for metric in comparison.metrics if metric.margin})
   if margins and len(comparison.seeds) >= statistics.SEEDS_FOR_A_CLAIM:
     shown = " or ".join(f"{100 * margin:g}" for margin in margins)
@@ -160,18 +154,11 @@ def legend(comparison: Comparison) -> str:
 
 def text(comparison: Comparison) -> str:
   """The table for a terminal: aligned columns, headings of groups, the claim below."""
-  body = rows(comparison)
   lines: list[tuple[str, ...]] = [("", *columns(comparison))]
-  group = None
-  for row in body:
-    if row.metric.group != group:
-      group = row.metric.group
-      lines.append((group,))
-    lines.append(("  " + row.label, *(str(cell) for cell in row.cells)))
-  width = [
-    max((len(line[i]) for line in lines if len(line) > i), default=0)
-    for i in range(len(lines[0]))
-  ]
+  for group, body in groups(comparison):
+    lines.append((group,))
+    lines += [("  " + row.label, *map(str, row.cells)) for row in body]
+  width = [max(map(len, of)) for of in itertools.zip_longest(*lines, fillvalue="")]
   aligned = [
     "  ".join(
       cell.rjust(width[i]) if i else cell.ljust(width[i]) for i, cell in enumerate(line)
@@ -196,14 +183,12 @@ def markdown(comparison: Comparison) -> str:
   """The table in Markdown, groups as bold rows."""
   head = columns(comparison)
   lines = [
-    "| | " + " | ".join(escape_markdown(name) for name in head) + " |",
+    "| | " + " | ".join(map(escape_markdown, head)) + " |",
     "|---|" + "---:|" * len(head),
   ]
-  group = None
-  for row in rows(comparison):
-    if row.metric.group != group:
-      group = row.metric.group
-      lines.append(f"| **{escape_markdown(group)}** |" + " |" * len(head))
-    cells = (row.label, *(str(cell) for cell in row.cells))
-    lines.append("| " + " | ".join(escape_markdown(cell) for cell in cells) + " |")
+  for group, body in groups(comparison):
+    lines.append(f"| **{escape_markdown(group)}** |" + " |" * len(head))
+    for row in body:
+      cells = (row.label, *map(str, row.cells))
+      lines.append("| " + " | ".join(map(escape_markdown, cells)) + " |")
   return "\n".join(lines)
