@@ -66,16 +66,15 @@ def draw(
   ]
   results = [row[-1] if row else None for row in rows]
   tested = {method.label: [classifiers.points(method.curve)] for method in methods}
-  with drawing.style():
-    pictures = [
-      *figures.draw(comparison),
-      runs.activations(comparison),
-      runs.maps(comparison, layers, method.config.seed),
-      runs.selection_curve(comparison, results),
-      classifiers.draw({source.title: tested})
-      if all(map(any, tested.values()))
-      else None,
-    ]
+  pictures = [
+    *figures.draw(comparison),
+    runs.activations(comparison),
+    runs.maps(comparison, layers, method.config.seed),
+    runs.selection_curve(comparison, results),
+    classifiers.draw({source.title: tested})
+    if all(map(any, tested.values()))
+    else None,
+  ]
   folder = paths.absolute(out or method.path / "figures")
   return _written([x for x in pictures if x is not None], folder)
 

@@ -26,9 +26,9 @@ def write(directory: str | os.PathLike, comparison: Comparison) -> dict[str, Any
   folder = paths.absolute(directory)
   paths.make(folder / "figures")
   pictures = figures.draw(comparison)
+  images = [image for drawn in pictures for image in (drawn.wide, drawn.narrow)]
   report = json_report.document(comparison, pictures)
   explorer.write(folder / page.EXPLORER, _exploration(comparison))
-  images = [image for drawn in pictures for image in (drawn.wide, drawn.narrow)]
   for image in images:
     jsonl.replace(folder / image.file, image.png)
   texts = {

@@ -86,8 +86,7 @@ def main() -> None:
     "the final accuracy of CE in the same setting."
   )
   measure.finish("CE against NCE", rows, str(out / "supervised.json"), note)
-  with drawing.style():
-    picture = classifiers.draw(panels)
+  picture = classifiers.draw(panels)
   (out / "classifiers.png").write_bytes(picture.wide.png)
   (out / "classifiers.svg").write_bytes(drawing.as_svg(picture))
   (out / "curves.json").write_text(json.dumps(panels))

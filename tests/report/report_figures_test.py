@@ -27,11 +27,6 @@ from ncl_jax.report.figures import (
 )
 
 
-def draw(function, comparison):
-  with drawing.style():
-    return function(comparison)
-
-
 def pixels(image: drawing.Image) -> np.ndarray:
   with PIL.Image.open(io.BytesIO(image.png)) as opened:
     return np.asarray(opened.convert("RGB")).astype(int)
@@ -83,11 +78,6 @@ def test_every_figure_is_a_readable_png(pictures, name):
   assert len(picture.description) > 20
 
 
-def test_the_same_numbers_give_the_same_bytes(pictures):
-  again = draw(results.accuracy, example.make())
-  assert again == pictures["accuracy"]
-
-
 def test_every_arm_keeps_its_colour(pictures):
   for name in ("interpretability", "accuracy", "expected_activation", "curves"):
     for color in (drawing.BASELINE, drawing.METHOD):
@@ -108,7 +98,7 @@ def test_bars_start_at_zero():
       for i, key in enumerate(("sparsity", "purity"))
     },
   )
-  image = draw(results.interpretability, comparison).wide
+  image = results.interpretability(comparison).wide
   cl = longest_runs(close_to(image, drawing.BASELINE))[-2:]  # before: the legend
   ncl = longest_runs(close_to(image, drawing.METHOD))[-2:]
   unit = cl[0] / 0.2
@@ -156,7 +146,7 @@ def test_frames_tell_majority_from_others():
   unlabelled = dataclasses.replace(comparison, labels=np.full(5, -1))
   framed = {}
   for name, case in (("both", comparison), ("same", same), ("none", unlabelled)):
-    image = draw(images_lib.top_images, case).wide
+    image = images_lib.top_images(case).wide
     framed[name] = [
       close_to(image, color, 12).any() for color in (drawing.AGREES, drawing.DIFFERS)
     ]
@@ -170,7 +160,7 @@ def test_images_are_enlarged_without_blur():
   comparison = example.make(
     labels=np.full(20, -1), images=np.repeat(chequered[None], 20, axis=0)
   )
-  shown = pixels(draw(images_lib.top_images, comparison).wide)
+  shown = pixels(images_lib.top_images(comparison).wide)
   is_red = (shown == red).all(-1)
   is_blue = (shown == blue).all(-1)
   mixed = (shown[..., 0] > 40) & (shown[..., 2] > 40) & (shown[..., 1] < 20)
@@ -184,7 +174,7 @@ def test_heat_map_shows_the_sign_of_the_correlation():
   f = np.zeros((20, 3), np.float32)
   f[:10, 0], f[:10, 1], f[10:, 2] = 1, -1, 1
   comparison = example.with_methods(example.make(), features=lambda _: f)
-  image = draw(features_lib.correlation, comparison).wide
+  image = features_lib.correlation(comparison).wide
   scale = matplotlib.colormaps["RdBu_r"]
   red, blue, white = (close_to(image, scale(x)[:3], 2).sum() for x in (1.0, 0.0, 0.5))
   # Of nine squares 3 are on the diagonal, 2 are opposite, 4 orthogonal.
@@ -200,39 +190,40 @@ def test_curves_run_over_epochs_where_these_tell_rows_apart(every, axis):
     example.make(),
     curve=lambda method: example.curve(2.0, every) if method.curve else (),
   )
-  picture = draw(results.curves, comparison)
+  picture = results.curves(comparison)
   assert f"line charts over {axis}" in picture.description
 
 
 def test_curves_show_what_was_logged():
-  full = draw(results.curves, example.make())
+  full = results.curves(example.make())
   assert full.description.startswith("4 line charts")
   only_loss = example.with_methods(
     example.make(),
     curve=lambda method: ({"step": 1, "loss": 2.0},) if method.curve else (),
   )
-  assert draw(results.curves, only_loss).description.startswith("1 line chart")
+  assert results.curves(only_loss).description.startswith("1 line chart")
   untrained = example.with_methods(example.make(), curve=lambda _: ())
-  assert draw(results.curves, untrained) is None
+  assert results.curves(untrained) is None
 
 
 @pytest.mark.parametrize("name", ["interpretability", "accuracy"])
 def test_figures_of_shares_need_a_number(name):
   function = getattr(results, name)
-  assert draw(function, example.make(metrics=())) is None
+  assert function(example.make(metrics=())) is None
   missing = example.with_methods(
     example.make(),
     values=lambda method: dict.fromkeys(method.values, (example.NAN,) * 3),
   )
-  assert draw(function, missing) is None
+  assert function(missing) is None
 
 
-def test_the_users_matplotlib_settings_neither_matter_nor_change(pictures):
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_settings(pictures):
+  again = results.accuracy(example.make())
   with matplotlib.rc_context({"font.size": 30, "figure.facecolor": "red"}):
     before = dict(matplotlib.rcParams)
-    again = draw(results.accuracy, example.make())
+    drawn = again.wide
     assert dict(matplotlib.rcParams) == before
-  assert again.wide.png == pictures["accuracy"].wide.png
+  assert again == pictures["accuracy"] and drawn == pictures["accuracy"].wide
 
 
 @pytest.mark.parametrize(
@@ -250,7 +241,7 @@ def test_figures_count_as_active_what_the_numbers_do():
   )
   live = (np.abs(comparison.method.features) > 0.5).any(axis=0).sum()
   assert live != (np.abs(comparison.method.features) > 1e-5).any(axis=0).sum()
-  picture = draw(features_lib.expected_activation, comparison)
+  picture = features_lib.expected_activation(comparison)
   assert f"NCL: {live} of 12 dimensions are active" in picture.description
   for function, says in (
     (features_lib.expected_activation, "(|f| > 0.5)"),
@@ -258,4 +249,4 @@ def test_figures_count_as_active_what_the_numbers_do():
     (results.interpretability, "(|f| > 0.5 for at least"),
     (runs_lib.activations, "(|f| < 0.5)"),
   ):
-    assert says in draw(function, comparison).caption
+    assert says in function(comparison).caption

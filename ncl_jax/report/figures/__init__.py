@@ -14,15 +14,14 @@ NAMES = (
 
 
 def draw(comparison: Comparison) -> tuple[drawing.Picture, ...]:
-  """Draws the figures that the comparison has the numbers for."""
-  with drawing.style():
-    pictures = (
-      # Of texts a picture shows the bytes; the explorer has the words.
-      None if comparison.texts else images.top_images(comparison),
-      results.interpretability(comparison),
-      results.accuracy(comparison),
-      features.expected_activation(comparison),
-      features.correlation(comparison),
-      results.curves(comparison),
-    )
+  """The figures that the comparison has the numbers for."""
+  pictures = (
+    # Of texts a picture shows the bytes; the explorer has the words.
+    None if comparison.texts else images.top_images(comparison),
+    results.interpretability(comparison),
+    results.accuracy(comparison),
+    features.expected_activation(comparison),
+    features.correlation(comparison),
+    results.curves(comparison),
+  )
   return tuple(picture for picture in pictures if picture is not None)

@@ -49,7 +49,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> drawing.Picture
     last = {name: np.mean([run[-1][1] for run in runs]) for name, runs in lines.items()}
     shown = ", ".join(f"{name} {100 * top1:.1f} %" for name, top1 in last.items())
     ends.append(f"{title}: {shown}")
-  return drawing.picture(
+  return drawing.Picture(
     figure_of,
     "classifiers",
     "Classifiers while they train",

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import textwrap
@@ -66,22 +67,32 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """One finished figure.
+  """One figure, drawn when one of its images is asked for.
 
   Attributes:
+    draw: draws it, given whether the page is narrow.
+    name: of its files.
     caption: what is seen and how it is defined.
     description: what the picture shows, for a reader who cannot see it.
-    wide: the figure, panels side by side.
-    narrow: the same for a phone, panels one below the other.
-    draw: draws it, given whether the page is narrow.
   """
 
+  draw: Callable[[bool], Figure] = dataclasses.field(repr=False, compare=False)
+  name: str
   title: str
   caption: str
   description: str
-  wide: Image
-  narrow: Image
-  draw: Callable[[bool], Figure] = dataclasses.field(repr=False, compare=False)
+
+  @functools.cached_property
+  def wide(self) -> Image:
+    """The figure, panels side by side."""
+    with style():
+      return render(self.draw(False), f"figures/{self.name}.png")
+
+  @functools.cached_property
+  def narrow(self) -> Image:
+    """The same for a phone, panels one below the other."""
+    with style():
+      return render(self.draw(True), f"figures/{self.name}_narrow.png")
 
 
 @contextlib.contextmanager
@@ -164,15 +175,6 @@ def render(figure: Figure, file: str) -> Image:
   buffer = io.BytesIO()
   page.save(buffer, "png", dpi=(DPI, DPI))
   return Image(file, buffer.getvalue(), page.size)
-
-
-def picture(
-  draw: Callable[[bool], Figure], name: str, title: str, caption: str, description: str
-) -> Picture:
-  """Renders a figure in both widths; for the arguments see `Picture`."""
-  wide = render(draw(False), f"figures/{name}.png")
-  narrow = render(draw(True), f"figures/{name}_narrow.png")
-  return Picture(title, caption, description, wide, narrow, draw)
 
 
 def as_svg(picture: Picture) -> bytes:

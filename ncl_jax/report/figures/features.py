@@ -81,7 +81,7 @@ def expected_activation(comparison: Comparison) -> drawing.Picture:
         ax.set_ylim(0, 1.15 * bars.max())
     return figure
 
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "expected_activation",
     "How active the dimensions are",
@@ -161,7 +161,7 @@ def correlation(comparison: Comparison) -> drawing.Picture:
     if (comparison.labels >= 0).any()
     else "so that similar ones lie together (average linkage on 1 - |C|)"
   )
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "correlation",
     "Correlation of dimensions",

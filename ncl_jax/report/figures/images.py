@@ -109,7 +109,7 @@ def top_images(
         f" Share of the most frequent class, mean over the rows: {', '.join(shares)}."
       )
   names = " and ".join(method.label for method in comparison.methods[:2])
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "top_images",
     "What single dimensions respond to",

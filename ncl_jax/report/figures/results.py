@@ -68,7 +68,7 @@ def curves(comparison: Comparison) -> drawing.Picture | None:
     return figure
 
   names = " and ".join(method.label for method in methods)
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "curves",
     "Training",
@@ -172,7 +172,7 @@ def interpretability(comparison: Comparison) -> drawing.Picture | None:
 
   count = len(comparison.seeds)
   seeds = "One seed." if count == 1 else f"Dark points: the {count} seeds."
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "interpretability",
     "Sparsity and consistency",
@@ -221,7 +221,7 @@ def accuracy(comparison: Comparison) -> drawing.Picture | None:
   level = ""
   if len(chance) == 1:
     level = f" Chance is {100 * min(chance):.1f} %."  # type: ignore[type-var, operator]
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "accuracy",
     "Accuracy",

@@ -55,7 +55,7 @@ def activations(comparison: Comparison) -> drawing.Picture:
         ax.set_ylim(0.6 * drawn.min(), 2 * drawn.max())
     return figure
 
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "activations",
     "The values of f",
@@ -127,7 +127,7 @@ def maps(
       drawing.legend(figure, handles, names)
     return figure
 
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "maps",
     "Maps of the test images",
@@ -182,7 +182,7 @@ def selection_curve(
     f"with all {curve[-1]['k']}"
     for method, _, curve in methods
   )
-  return drawing.picture(
+  return drawing.Picture(
     draw,
     "selection",
     "Keeping few dimensions",
