@@ -1,7 +1,6 @@
 """`NonNegativeEncoder`: the sparse autoencoder as a scikit-learn estimator."""
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ncl_jax import checks
-from ncl_jax.encoder import coding, given, stopping, training
+from ncl_jax.encoder import coding, given, training
 from ncl_jax.encoder.autoencoder import Autoencoder
 from ncl_jax.encoder.exchange import Exchange
 from ncl_jax.encoder.names import Named
@@ -147,15 +146,12 @@ class NonNegativeEncoder(
     self._forget("scaling_", "names_", "validation_scores_", "_progress")
     data = given.data(self, X, y, pairs, None)
     given.warn_of_outliers(data.scaling)
-    seed = self._seed()
-    if self.n_iter_no_change is not None:
-      data = dataclasses.replace(data, held=stopping.held_out(len(data.rows), seed))
     params, self.loss_curve_, scores = training.train(
       data,
       self._recipe(),
       epochs=int(self.epochs),
-      batch_size=min(int(self.batch_size), len(data.rows)),
-      seed=seed,
+      batch_size=int(self.batch_size),
+      seed=self._seed(),
       patience=self.n_iter_no_change,
     )
     if self.n_iter_no_change is not None:
@@ -180,7 +176,7 @@ class NonNegativeEncoder(
     it continues from those weights with a new optimizer. Columns keep their places.
 
     Args:
-      X: [N, E] embeddings, as `y` and `pairs` those of `fit`.
+      X, y, pairs: as in `fit`.
 
     Raises:
       ValueError: as `fit`, or another width, n_components or tied than before.

@@ -15,10 +15,9 @@ from sklearn.utils import gen_batches
 
 from ncl_jax import losses, numerics, optimizers
 from ncl_jax.checks import divergence
-from ncl_jax.encoder import autoencoder
+from ncl_jax.encoder import autoencoder, stopping
 from ncl_jax.encoder.coding import Params
 from ncl_jax.encoder.scaling import Scaling
-from ncl_jax.encoder.stopping import Stopping
 
 Array = jax.Array
 # What training needs to continue, besides the parameters, on the host: "moments.N", the
@@ -170,19 +169,11 @@ class Data:
     parts: X [N, E], and the partners [N, E] if there are pairs.
     scaling: applied to rows as they are read.
     labels: [N] int32, or None.
-    held: [M] rows that training does not see, or None.
   """
 
   parts: Sequence[np.ndarray]
   scaling: Scaling
   labels: np.ndarray | None = None
-  held: np.ndarray | None = None
-
-  @functools.cached_property
-  def rows(self) -> np.ndarray:
-    """The rows that training sees."""
-    rows = np.arange(len(self.parts[0]))
-    return rows if self.held is None else np.delete(rows, self.held)
 
   def batches(self, rows: np.ndarray, views: int) -> dict[str, np.ndarray]:
     """S batches of N rows [S, N], each `views` times or with its partner.
@@ -272,42 +263,46 @@ def train(
 ) -> tuple[Params, np.ndarray, np.ndarray]:
   """Trains the network on shuffled rows, without incomplete batches.
 
-  Training ends after `patience` epochs without a higher recall of `data.held`, with the
-  parameters of the highest; None: never.
+  Unless `patience` is None, some rows are held out, and training ends after so many
+  epochs without a higher recall of them, with the parameters of the highest.
 
   Returns:
     (parameters as numpy arrays, mean loss of each epoch, recall after each epoch).
 
   Raises:
+    InputError: if too few rows could be held out.
     FloatingPointError: if the loss, the gradient or a parameter is no longer finite;
       names the step.
   """
-  keys = jax.random.split(numerics.key(seed))
-  calls, steps = divided(len(data.rows), batch_size)
+  X, watch = data.parts[0], None
+  seen = np.arange(len(X))
+  if patience is not None:
+    held = stopping.held_out(len(X), seed)
+    seen = np.delete(seen, held)
+    watch = stopping.Stopping(X, seen, held, data.scaling, patience)
+  size = min(batch_size, len(seen))
+  calls, steps = divided(len(seen), size)
   recipe = dataclasses.replace(recipe, steps=calls * steps * epochs)
+  keys = jax.random.split(numerics.key(seed))
   state = start(keys[0], jnp.asarray(data.scaling.deviation > 0), recipe)
-  stopping = None
-  if patience is not None and data.held is not None:
-    rows = data.parts[0]
-    stopping = Stopping(rows, data.rows, data.held, data.scaling, patience)
   curve, done = [], 0
   with random_access(data.parts):
     for number in range(epochs):
-      order = np.random.default_rng([seed, number]).permutation(len(data.rows))
-      order = order[: calls * steps * batch_size].reshape(calls, steps, batch_size)
-      seen = []
-      for rows in order:
-        batches = data.batches(data.rows[rows], recipe.views)
+      order = np.random.default_rng([seed, number]).permutation(len(seen))
+      order = order[: calls * steps * size].reshape(calls, steps, size)
+      epoch = []
+      for part in order:
+        batches = data.batches(seen[part], recipe.views)
         first = jnp.int32(done)
         state, values, faults = updates(state, keys[1], first, batches, recipe)
         done += steps
         divergence.check(np.asarray(faults), done)
-        seen.append(np.mean(values))
-      curve.append(float(np.mean(seen)))
-      if stopping and stopping.ends(state[0], recipe.network):
+        epoch.append(np.mean(values))
+      curve.append(float(np.mean(epoch)))
+      if watch and watch.ends(state[0], recipe.network):
         break
-  scores = stopping.scores if stopping else []
-  params = stopping.best if stopping and scores else jax.device_get(state[0])
+  scores = watch.scores if watch else []
+  params = watch.best if watch and scores else jax.device_get(state[0])
   return params, np.asarray(curve), np.asarray(scores)
 
 
