@@ -191,5 +191,5 @@ def _identity(task: Task, network: Any, source: Source) -> str:
   # What the step reads, without the data's path and the run's own training settings.
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(source, "train")}
-  of |= fingerprints.versions(__name__)
+  of |= fingerprints.versions()
   return tensors.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[:16]

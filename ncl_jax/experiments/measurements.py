@@ -116,8 +116,7 @@ class Measurements:
     of = {"method": key, "seed": seed, "evaluator": name, "runs": digests}
     data = {"": fingerprints.data(self._source)}
     of |= {"data": data | evaluator.reads(self._config, self._source)}
-    # The controls' code, too: this may be one.
-    return of | fingerprints.versions(evaluator.module, controls.__name__)
+    return of | fingerprints.versions()
 
   def _measure(self, key, seed, runs, names, call, folder) -> None:
     """Runs evaluators on a method or control, and takes note of results and faults."""

@@ -243,7 +243,7 @@ def _measured(
     of = {"trial": trial.name, "step": step, "evaluator": name, "run": digest()}
     data = {"": fingerprints.data(source)}
     of |= {"data": data | evaluator.reads(run().config, source)}
-    of |= fingerprints.versions(evaluator.module)
+    of |= fingerprints.versions()
     found[name] = known.get(of, measure)
   if "knn" in found:
     resolved = workdir_lib.read_config(path)
@@ -269,5 +269,5 @@ def _control(kind, config, source, known, run) -> dict[str, Any]:
 
   of = {"control": kind, "settings": jsonl.to_json(settings)}
   of |= {"data": fingerprints.data(source)}
-  of |= fingerprints.versions(knn.__name__, baseline_features.__name__)
+  of |= fingerprints.versions()
   return known.get(of, measure)
