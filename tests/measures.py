@@ -21,7 +21,7 @@ BATCH = (
   ("data/__init__.py", "load"),
   ("data/source.py", "train_batches"),
   ("training/input_pipeline.py", "open_feed"),
-  ("training/loop.py", "run"),
+  ("training/loop.py", "train"),
   ("training/step.py", "make_steps"),
   ("training/update.py", "make_update"),
   ("training/loss.py", "of_pairs"),

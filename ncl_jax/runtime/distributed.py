@@ -3,13 +3,14 @@
 import contextlib
 import ctypes
 import dataclasses
+import faulthandler
 import hashlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -37,7 +38,7 @@ class Timeouts:
     start: for all of them to appear, after which JAX ends this one with a message.
     heartbeat: without a sign of life from one of them, until it counts as dead and the
       others end with a message.
-    hang: for a step, while all of them show signs of life; see `watchdog`. 0: for ever.
+    hang: for a step, while all of them show signs of life; 0: for ever.
   """
 
   start: int = 300
@@ -48,9 +49,25 @@ class Timeouts:
 _timeouts = Timeouts()
 
 
-def hang_seconds() -> int:
-  """How long a step may last; as `initialize` was told."""
-  return _timeouts.hang
+@contextlib.contextmanager
+def hang_watch() -> Iterator[Callable[[], None]]:
+  """Ends this process if a step takes longer than `Timeouts.hang`: a peer may hang.
+
+  The stacks of all threads are printed before. A process that runs alone is not
+  watched, and nothing is before the first step has ended.
+
+  Yields:
+    Function to be called after each step.
+  """
+  seconds = _timeouts.hang if jax.process_count() > 1 else 0
+  try:
+    # Python's own watch, which needs no Python to run: a hung call may hold its lock.
+    yield (
+      lambda: faulthandler.dump_traceback_later(seconds, exit=True) if seconds else None
+    )
+  finally:
+    if seconds:
+      faulthandler.cancel_dump_traceback_later()
 
 
 def initialize(

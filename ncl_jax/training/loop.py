@@ -1,19 +1,24 @@
 """Pretraining: the loop around the compiled step, its checkpoints and its log."""
 
+import contextlib
 import dataclasses
+import itertools
 import pathlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from absl import logging
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import methods, numerics
 from ncl_jax.data.source import Source
-from ncl_jax.errors import Stopped
 from ncl_jax.runtime import (
   checkpoint,
   compiler,
@@ -21,7 +26,6 @@ from ncl_jax.runtime import (
   jsonl,
   profiler,
   timing,
-  watchdog,
 )
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import (
@@ -35,9 +39,13 @@ from ncl_jax.training import (
 from ncl_jax.training import workdir as workdir_lib
 from ncl_jax.training.metric_logger import Recorder
 from ncl_jax.training.optimizer import make_optimizer
-from ncl_jax.training.save_times import SaveTimes
 from ncl_jax.training.state import TrainState, make_init, seed_of
 from ncl_jax.training.step import make_steps, steps_in_call
+
+# Compiled as one program: without it each of its operations would be compiled.
+_epoch_summary = jax.jit(collapse.summary, static_argnums=1)
+# Numbers the runs of this process, whose own start belongs to the first.
+_numbers = itertools.count()
 
 
 def train(
@@ -76,191 +84,147 @@ def train(
   cost.check_memory(config, source)
   recording = profiler.Profile(profile, path / "profile")
   with (
+    contextlib.closing(recording),
     distributed.StopRequests() as stop,
     workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
-    watchdog.Watchdog() as peers,
+    distributed.hang_watch() as beat,
   ):
-    run = _Run(config, path, source, mesh, layout)
-    _train(run, checkpoints, stop, recording, peers)
+    _Run(config, path, source, mesh, layout, checkpoints, recording, stop, beat).train()
   return path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Run:
-  """A run that is ready to start: resolved settings, absolute path, data, devices."""
+  """A run that is ready to start, with resolved settings and an absolute path."""
 
   config: ConfigDict
   path: pathlib.Path
   source: Source
   mesh: Mesh
   layout: input_pipeline.Layout
+  checkpoints: checkpoint.Checkpoints
+  recording: profiler.Profile
+  stop: distributed.StopRequests
+  beat: Callable[[], None]
 
-  @property
-  def per_epoch(self) -> int:
-    return self.source.steps_per_epoch(self.config.train.batch_size)
+  def __post_init__(self) -> None:
+    self.timer = timing.Timer(0.0 if next(_numbers) else None)
+    self.per_epoch = self.source.steps_per_epoch(self.config.train.batch_size)
+    self.total = self.per_epoch * self.config.train.epochs
+    self.start = self.done = self.checkpoints.latest_step() or 0
+    self.saved_at = time.monotonic()
+    self.best: heldout_accuracy.Best | None = None
 
-  @property
-  def total(self) -> int:
-    return self.per_epoch * self.config.train.epochs
+  def train(self) -> None:
+    """Trains to the end, or until it is asked to stop."""
+    config, source, mesh = self.config, self.source, self.mesh
+    describe.run(config, source, mesh, self.total)
+    if self.start >= self.total:
+      logging.info("%s is complete: step %d of %d", self.path, self.start, self.total)
+      return
+    for line in cost.cost_warning(config, source):
+      logging.info("%s", line)
+    optimizer, learning_rate = make_optimizer(config, self.per_epoch)
+    seed = jax.device_put(seed_of(config), sharding_lib.replicated(mesh))
+    state = self._first_state(optimizer, seed)
+    self.timer.lap("initialise")
+    self.checkpoints.check_space("a checkpoint", state.items())
+    describe.parameters(state.params, config.optimizer.name)
+    metrics = self.path / "metrics.jsonl"
+    if jax.process_index() == 0:
+      jsonl.truncate(metrics, self.start)
+    steps = make_steps(config, source, mesh, optimizer, learning_rate, self.layout)
+    with contextlib.ExitStack() as opened:
 
+      def closing(resource: Any) -> Any:
+        return opened.enter_context(contextlib.closing(resource))
 
-# How many runs this process has started.
-_runs = 0
-
-
-def _train(
-  run: _Run,
-  checkpoints: checkpoint.Checkpoints,
-  stop: distributed.StopRequests,
-  recording: profiler.Profile,
-  peers: watchdog.Watchdog,
-) -> None:
-  global _runs
-  # The process's own start belongs to its first run.
-  timer = timing.Timer(0.0 if _runs else None)
-  _runs += 1
-  config, source, mesh = run.config, run.source, run.mesh
-  describe.run(config, source, mesh, run.total)
-  start = checkpoints.latest_step() or 0
-  if start >= run.total:
-    logging.info("%s is complete: step %d of %d", run.path, start, run.total)
-    return
-  for line in cost.cost_warning(config, source):
-    logging.info("%s", line)
-  optimizer, learning_rate = make_optimizer(config, run.per_epoch)
-  seed = jax.device_put(seed_of(config), sharding_lib.replicated(mesh))
-  state = _first_state(run, checkpoints, start, optimizer, seed)
-  timer.lap("initialise")
-  checkpoints.check_space("a checkpoint", state.items())
-  describe.parameters(state.params, config.optimizer.name)
-  if jax.process_index() == 0:
-    jsonl.truncate(run.path / "metrics.jsonl", start)
-  steps = make_steps(config, source, mesh, optimizer, learning_rate, run.layout)
-  loop = _Loop(run, start, checkpoints, stop, timer, peers)
-  try:
-    loop.run(state, seed, steps, recording)
-  except Stopped:
-    loop.report_speed()
-    raise
-  else:
-    loop.report_speed()
-  finally:
-    recording.close()
-    loop.close()
-
-
-def _first_state(
-  run: _Run,
-  checkpoints: checkpoint.Checkpoints,
-  start: int,
-  optimizer: optax.GradientTransformation,
-  seed: jax.Array,
-) -> TrainState:
-  """The state after `start` steps, on the devices."""
-  config, source, mesh = run.config, run.source, run.mesh
-  if start:
-    state = restore.restored(checkpoints, start, config, source, optimizer, mesh)
-    logging.info("resuming at step %d of %d", start, run.total)
-  else:
-    state = make_init(config, source, optimizer, mesh)(seed)
-    if config.train.init_from:
-      state = restore.with_weights_of(config.train.init_from, config, state, mesh)
-  return jax.block_until_ready(state)
-
-
-class _Loop:
-  """The steps of a run, from its first state on: an open resource, to be closed."""
-
-  def __init__(
-    self,
-    run: _Run,
-    start: int,
-    checkpoints: checkpoint.Checkpoints,
-    stop: distributed.StopRequests,
-    timer: timing.Timer,
-    peers: watchdog.Watchdog,
-  ) -> None:
-    config, per_epoch = run.config, run.per_epoch
-    self._run, self._timer, self._peers = run, timer, peers
-    self._checkpoints, self._stop = checkpoints, stop
-    self._start = self._done = start
-    self._first: int | None = None  # steps done after the first call
-    self._save_every = config.train.checkpoint_every_epochs * per_epoch
-    self._save_times = SaveTimes(config.train.checkpoint_every_minutes)
-    self._test_every = config.eval.test_every_epochs * per_epoch
-    self._progress = jsonl.Progress(run.total, start, config.train.batch_size)
-    self._recorder = Recorder(
-      run.path / "metrics.jsonl", self._progress, per_epoch, config
-    )
-    self._best = None
-    if self._test_every and methods.of(config).classifier:
-      self._best = heldout_accuracy.Best(run.path, config, start)
-    self._feed = input_pipeline.open_feed(
-      run.source, config, run.mesh, start, run.layout.on_device
-    )
-
-  def run(
-    self, state: TrainState, seed: jax.Array, steps: Any, recording: profiler.Profile
-  ) -> None:
-    """Trains to the end, or until it is asked to stop.
-
-    Args:
-      state: after `start` steps; donated.
-    """
-    run, log_every = self._run, self._run.config.train.log_every_steps
-    data = self._feed.at(self._done)
-    traced = steps.trace(state, data, seed)
-    self._timer.lap("trace")
-    compiled = traced.lower().compile(compiler.cpu_effort(1, run.mesh))
-    self._timer.lap("compile")
-    while self._done < run.total:
-      count = steps_in_call(
-        self._done, run.layout.steps_per_call, run.per_epoch, log_every
+      progress = closing(
+        jsonl.Progress(self.total, self.start, config.train.batch_size)
       )
-      recording.before(self._done, count)
+      self.recorder = closing(Recorder(metrics, progress, self.per_epoch, config))
+      if config.eval.test_every_epochs and methods.of(config).classifier:
+        self.best = closing(heldout_accuracy.Best(self.path, config, self.start))
+      on_device = self.layout.on_device
+      feed = closing(
+        input_pipeline.open_feed(source, config, mesh, self.start, on_device)
+      )
+      timed = self._steps(state, seed, steps, feed)
+      describe.speed(config, source, self.path, self.timer, (self.start, timed))
+    if self.done < self.total:
+      raise self.stop.stopped(self.done, self.total)
+
+  def _first_state(
+    self, optimizer: optax.GradientTransformation, seed: jax.Array
+  ) -> TrainState:
+    """The state after `start` steps, on the devices."""
+    config, source, mesh = self.config, self.source, self.mesh
+    if self.start:
+      state = restore.restored(
+        self.checkpoints, self.start, config, source, optimizer, mesh
+      )
+      logging.info("resuming at step %d of %d", self.start, self.total)
+    else:
+      state = make_init(config, source, optimizer, mesh)(seed)
+      if config.train.init_from:
+        state = restore.with_weights_of(config.train.init_from, config, state, mesh)
+    return jax.block_until_ready(state)
+
+  def _steps(
+    self, state: TrainState, seed: jax.Array, steps: Any, feed: input_pipeline.Feed
+  ) -> int:
+    """All steps; returns how many came after the first call. `state` is donated."""
+    data = feed.at(self.done)
+    traced = steps.trace(state, data, seed)
+    self.timer.lap("trace")
+    compiled = traced.lower().compile(compiler.cpu_effort(1, self.mesh))
+    self.timer.lap("compile")
+    first, stopping = 0, False
+    while self.done < self.total and not stopping:
+      count = steps_in_call(
+        self.done,
+        self.layout.steps_per_call,
+        self.per_epoch,
+        self.config.train.log_every_steps,
+      )
+      self.recording.before(self.done, count)
       state, values, z, labels = compiled(state, data, seed)
-      self._done += count
-      recording.after(self._done, values)
-      if self._first is None:
+      self.done += count
+      self.recording.after(self.done, values)
+      if not first:
         jax.block_until_ready(values)
-        self._first = self._done
-        self._timer.lap("first call")
+        first = self.done
+        self.timer.lap("first call")
       last = self._feature_statistics(state, z, labels)
       last |= self._test(state, count, values)
       # The next batch is sent while the devices compute, and the values of the previous
       # call are fetched now: neither waits for the other.
-      if self._done < run.total:
-        data = self._feed.at(self._done)
-      self._recorder.add(self._done, count, values, last)
-      self._save(state)
-
-  def report_speed(self) -> None:
-    """Adds a row to speed.jsonl for this start of the run, however it ended."""
-    run, steps = self._run, self._done - (self._first or self._start)
-    describe.speed(run.config, run.source, run.path, self._timer, (self._start, steps))
-
-  def close(self) -> None:
-    """Ends background work."""
-    self._feed.close()
-    self._progress.close()
-    self._recorder.close()
-    if self._best:
-      self._best.close()
+      if self.done < self.total:
+        data = feed.at(self.done)
+      self.recorder.add(self.done, count, values, last)
+      self.checkpoints.check()
+      self.beat()
+      stopping = self.stop.at()
+      if stopping or self._save_is_due(state):
+        self.recorder.flush()
+        self.checkpoints.save(self.done, **state.items())
+        self.saved_at = time.monotonic()
+    return self.done - first
 
   def _feature_statistics(
     self, state: TrainState, z: jax.Array, labels: jax.Array
   ) -> dict[str, Any]:
     """Statistics for the log, where this step is logged or ends an epoch."""
-    threshold = self._run.config.eval.threshold
+    threshold = self.config.eval.threshold
     found: dict[str, Any] = {}
     # Some are undefined for features that are all zero.
     with numerics.undefined_is_nan():
-      if self._recorder.writes(self._done):
+      if self.recorder.writes(self.done):
         found |= collapse.batch_statistics(
-          z, labels, self._run.source.num_classes, threshold
+          z, labels, self.source.num_classes, threshold
         )
-      if self._done % self._run.per_epoch == 0:
+      if self.done % self.per_epoch == 0:
         found |= _epoch_summary(state.epoch, threshold)
         found["effective_rank"] = collapse.effective_rank(z)
     return found
@@ -269,33 +233,30 @@ class _Loop:
     self, state: TrainState, count: int, values: dict[str, Any]
   ) -> dict[str, Any]:
     """A classifier's accuracy on the test split, where it is due."""
-    run, done = self._run, self._done
-    if not self._best or (done % self._test_every and done != run.total):
+    config, done = self.config, self.done
+    every = config.eval.test_every_epochs * self.per_epoch
+    if not self.best or (done % every and done != self.total):
       return {}
     # Waited for: many programs at once on simulated devices can lock each other.
     jax.block_until_ready(state)
-    self._recorder.check(done, count, values)
-    with self._timer.paused("test"):
+    self.recorder.check(done, count, values)
+    with self.timer.paused("test"):
       model = state.items()["model"]
-      found = heldout_accuracy.evaluate(run.config, model, run.source, run.mesh)
-      self._best.offer(done, found["test_top1"], state.items())
+      found = heldout_accuracy.evaluate(config, model, self.source, self.mesh)
+      self.best.offer(done, found["test_top1"], state.items())
     return found
 
-  def _save(self, state: TrainState) -> None:
-    """Saves where it is due, and stops if asked to."""
-    done, total = self._done, self._run.total
-    self._checkpoints.check()
-    self._peers.beat()
-    stopping = self._stop.at() and done < total
-    at_epoch = done % self._save_every == 0 or done == total
-    if stopping or at_epoch or self._save_times.due(state):
-      self._recorder.flush()
-      self._checkpoints.save(done, **state.items())
-      self._save_times.saved()
-    if stopping:
-      self._checkpoints.wait()
-      raise self._stop.stopped(done, total)
-
-
-# Compiled as one program: without it each of its operations would be compiled.
-_epoch_summary = jax.jit(collapse.summary, static_argnums=1)
+  def _save_is_due(self, state: TrainState) -> bool:
+    """Whether to save: after some epochs, and at logged steps by the clock."""
+    train, done = self.config.train, self.done
+    every = train.checkpoint_every_epochs * self.per_epoch
+    if done % every == 0 or done == self.total:
+      return True
+    if not train.checkpoint_every_minutes or not self.recorder.writes(done):
+      return False
+    minutes = np.float32((time.monotonic() - self.saved_at) / 60)
+    if jax.process_count() > 1:
+      # Programs of simulated devices can lock each other.
+      jax.block_until_ready(state)
+      minutes = multihost_utils.broadcast_one_to_all(minutes)
+    return bool(minutes >= train.checkpoint_every_minutes)
