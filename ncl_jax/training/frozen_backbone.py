@@ -4,9 +4,7 @@ The backbone computes features of a few random views of each training image; the
 projector is trained on them. The result is a work directory like any other.
 """
 
-import functools
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -91,7 +89,6 @@ def train_projector(
   if views < 2 or views % 2:
     raise InputError(f"views = {views}: it must be an even number, at least 2")
   config = _adapted(config, epochs)
-  config_lib.validate(config)
   given = _read(backbone)
   source = source or workdir_lib.load_source(config)
   if source.split("train").partners is not None:
@@ -99,8 +96,17 @@ def train_projector(
       f"{source.name} pairs each image with another: here the pairs are views of one"
     )
   resolved = config_lib.resolve(config, source)
-  _check_fit(given, resolved, source, backbone)
-  _check_memory(resolved, source, views)
+  is_resnet = "layer1_0" in given["params"]["backbone"]
+  if is_resnet and resolved.model.backbone not in models.VITS:
+    restore.check_fit(given, resolved, source, str(backbone))
+  expected = _backbone_of(state_lib.shapes(resolved, source))
+  tensors.check_fit(given, expected, f"the backbone in {backbone}")
+  need = 4 * source.num_examples("train") * views * config_lib.widths(resolved)["h"]
+  if need > MAX_BYTES:
+    raise InputError(
+      f"the features of {views} views take {need / 2**30:.1f} GiB, allowed are "
+      f"{MAX_BYTES / 2**30:.0f}: fewer --views, or --config.data.train_examples"
+    )
   config, path, mesh = workdir_lib.prepare(config, workdir, source)
   with (
     workdir_lib.hold(path, config, source),
@@ -109,11 +115,20 @@ def train_projector(
     if checkpoints.latest_step() is not None:
       raise InputError(f"{path} has a checkpoint already: choose another --workdir")
     model = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
-    model = _with_backbone(model, given, mesh)
-    h = _features(config, model, source, mesh, views)
-    model["params"]["projector"] = _fit(
-      h, model["params"]["projector"], config, mesh, path
-    )
+    given = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), expected, given)
+    given = jax.device_put(given, sharding_lib.replicated(mesh))
+    params = {**model["params"], **given["params"]}
+    model = {"params": params, "batch_stats": given["batch_stats"]}
+    network = state_lib.network(config, mesh)
+    # Not of the config's own seed, whose views SEPIN looks at.
+    h = [
+      view.h
+      for seed in range(config.seed + 1, config.seed + 1 + views // 2)
+      for view in features_lib.extract_two_views(
+        model, source, "train", network, seed=seed
+      )
+    ]
+    params["projector"] = _fit(np.stack(h, 1), params["projector"], config, mesh, path)
     last = source.steps_per_epoch(config.train.batch_size) * epochs
     checkpoints.save(last, model=model, train={"step": jnp.int32(last)})
   logging.info("a projector on %s is step %d of %s", backbone, last, path)
@@ -121,22 +136,19 @@ def train_projector(
 
 
 def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
-  config = config.copy_and_resolve_references()
-  if config.method not in ("cl", "ncl"):
-    raise InputError(f"config.method is {config.method}: allowed are cl and ncl")
+  """The config with this training's own settings; refuses what it would ignore."""
   if not methods.of(config).projector_alone:
     allowed = ", ".join(m.name for m in methods.METHODS if m.projector_alone)
     raise InputError(f"loss.name is {config.loss.name}: allowed is {allowed}")
-  usual = config_lib.defaults()
+  config, usual = config.copy_and_resolve_references(), config_lib.defaults()
   for key in NOT_TAKEN:
-    if config_lib.get(config, key) != config_lib.get(usual, key):
-      raise InputError(
-        f"{key} is {config_lib.get(config, key)}: a projector alone does not take it"
-      )
+    if (value := config_lib.get(config, key)) != config_lib.get(usual, key):
+      raise InputError(f"{key} is {value}: a projector alone does not take it")
   config.train.epochs = epochs
   config.optimizer.update(
     name="adamw", learning_rate=LEARNING_RATE, warmup_epochs=0.1 * epochs
   )
+  config_lib.validate(config)
   return config
 
 
@@ -161,64 +173,6 @@ def _backbone_of(model: Any) -> Any:
   }
 
 
-def _check_fit(
-  given: Any, config: ConfigDict, source: Source, backbone: str | pathlib.Path
-) -> None:
-  """Raises unless the backbone is the config's."""
-  is_resnet = "layer1_0" in given["params"]["backbone"]
-  if config.model.backbone not in models.VITS and is_resnet:
-    restore.check_fit(given, config, source, str(backbone))
-  shapes = state_lib.shapes(config, source)
-  tensors.check_fit(given, _backbone_of(shapes), f"the backbone in {backbone}")
-
-
-def _check_memory(config: ConfigDict, source: Source, views: int) -> None:
-  width = config_lib.widths(config)["h"]
-  images = source.num_examples("train")
-  need = 4 * images * views * width
-  if need > MAX_BYTES:
-    raise InputError(
-      f"the features of {views} views of {images} images take {need / 2**30:.1f} GiB, "
-      f"allowed are {MAX_BYTES / 2**30:.0f}: fewer --views, or "
-      "--config.data.train_examples"
-    )
-
-
-def _with_backbone(model: Any, given: Any, mesh: Mesh) -> Any:
-  """The new network with the backbone that was given."""
-  old = _backbone_of(model)
-  new = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), old, given)
-  new = jax.device_put(new, sharding_lib.replicated(mesh))
-  params = dict(model["params"]) | new["params"]
-  return {"params": params, "batch_stats": new["batch_stats"]}
-
-
-def _features(
-  config: ConfigDict, variables: Any, source: Source, mesh: Mesh, views: int
-) -> np.ndarray:
-  """h of random views of the training images, [N, V, F]."""
-  parts: list[np.ndarray] = []
-  begun = time.monotonic()
-  for pair in range(views // 2):
-    both = features_lib.extract_two_views(
-      variables,
-      source,
-      "train",
-      state_lib.network(config, mesh),
-      # Other views than those that SEPIN looks at.
-      seed=config.seed + 1 + pair,
-    )
-    parts += [part.h for part in both]
-    took = time.monotonic() - begun
-    logging.info(
-      "views %d of %d have passed the backbone, %.0f s left",
-      len(parts),
-      views,
-      took / len(parts) * (views - len(parts)),
-    )
-  return np.stack(parts, 1)
-
-
 def _fit(
   h: np.ndarray, params: Any, config: ConfigDict, mesh: Mesh, path: pathlib.Path
 ) -> Any:
@@ -235,14 +189,7 @@ def _fit(
     ),
     weight_decay=config.optimizer.weight_decay,
   )
-  run_epoch = functools.partial(
-    _epoch,
-    projector,
-    optimizer,
-    (config.loss.transform, config.loss.precision, config.eval.threshold),
-    steps,
-    size,
-  )
+  run_epoch = _make_epoch(config, projector, optimizer, steps, size)
   h = jax.device_put(h, sharding_lib.replicated(mesh))
   params = jax.device_put(params, sharding_lib.replicated(mesh))
   state = (params, jax.jit(optimizer.init)(params))
@@ -256,50 +203,53 @@ def _fit(
     divergence.check(np.asarray(values.pop("fault")), epoch * steps)
     values = {name: float(value) for name, value in values.items()}
     if jax.process_index() == 0:
-      row = {"step": epoch * steps, "epoch": float(epoch)}
-      log.append(row | values)
+      log.append({"step": epoch * steps, "epoch": float(epoch)} | values)
     progress.update(epoch * steps, f"loss {values['loss']:.4f}")
   progress.close()
   log.flush()
   return state[0]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _epoch(projector, optimizer, settings, steps, size, state, h, key, temperature):
+def _make_epoch(config, projector, optimizer, steps, size):
   """All steps of an epoch, and its metrics: means, of features the last batch's.
 
   "fault" is `divergence.mark` of each step.
   """
-  transform, precision, threshold = settings
-  n, views = h.shape[:2]
-  order, choice = jax.random.split(key)
-  rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
 
-  def loss_of(params, pairs):
+  def loss_of(params, pairs, temperature):
     z = projector.apply({"params": params}, pairs.reshape(2 * size, -1))
-    f = nonneg.apply(z.reshape(size, 2, -1), transform)
-    rows = losses.nt_xent(f, temperature=temperature, precision=precision)
+    f = nonneg.apply(z.reshape(size, 2, -1), config.loss.transform)
+    rows = losses.nt_xent(f, temperature=temperature, precision=config.loss.precision)
     return jnp.mean(rows), f
 
-  def step(state, at):
-    params, memory = state
-    rows, number = at
-    # Two different views of each image.
-    keys = jax.random.split(jax.random.fold_in(choice, number), size)
-    picked = jax.vmap(lambda k: jax.random.permutation(k, views)[:2])(keys)
-    pairs = h[rows[:, None], picked]
-    (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(params, pairs)
-    updates, memory = optimizer.update(gradient, memory, params)
-    params = optax.apply_updates(params, updates)
-    fault = divergence.mark(loss, gradient, params)
-    return (params, memory), (loss, f[:, 0], fault)
+  def epoch(state, h, key, temperature):
+    n, views = h.shape[:2]
+    order, choice = jax.random.split(key)
+    rows = jax.random.permutation(order, n)[: steps * size].reshape(steps, size)
 
-  state, (loss, f, fault) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
-  last = l2_normalize(f[-1])
-  return state, {
-    "loss": jnp.mean(loss),
-    "fault": fault,
-    "sparsity": metrics.sparsity(last, threshold),
-    "active_dimensions": jnp.sum(metrics.active_dimensions(last, threshold)),
-    "zero_rows": metrics.num_zero_rows(last),
-  }
+    def step(state, at):
+      params, memory = state
+      rows, number = at
+      # Two different views of each image.
+      keys = jax.random.split(jax.random.fold_in(choice, number), size)
+      picked = jax.vmap(lambda k: jax.random.permutation(k, views)[:2])(keys)
+      pairs = h[rows[:, None], picked]
+      (loss, f), gradient = jax.value_and_grad(loss_of, has_aux=True)(
+        params, pairs, temperature
+      )
+      updates, memory = optimizer.update(gradient, memory, params)
+      params = optax.apply_updates(params, updates)
+      fault = divergence.mark(loss, gradient, params)
+      return (params, memory), (loss, f[:, 0], fault)
+
+    state, (loss, f, fault) = jax.lax.scan(step, state, (rows, jnp.arange(steps)))
+    last, threshold = l2_normalize(f[-1]), config.eval.threshold
+    return state, {
+      "loss": jnp.mean(loss),
+      "fault": fault,
+      "sparsity": metrics.sparsity(last, threshold),
+      "active_dimensions": jnp.sum(metrics.active_dimensions(last, threshold)),
+      "zero_rows": metrics.num_zero_rows(last),
+    }
+
+  return jax.jit(epoch)
