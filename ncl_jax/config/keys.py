@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from ncl_jax.config.fields import defaults
 from ncl_jax.errors import InputError
 
-# Old names of fields: with version 0.3 they changed.
+# Names of fields before version 0.3.
 RENAMED = {
   "loss.map": "loss.transform",
   "loss.scale": "loss.logit_scale",
@@ -50,7 +50,12 @@ def from_json(text: str) -> ConfigDict:
   except json.JSONDecodeError as error:
     raise InputError(f"config.json is not JSON: {error}") from error
   config = defaults()
-  _update(config, values, prefix="")
+  config.expected = ConfigDict(values.pop("expected", {}))
+  for key, value in _flat(values).items():
+    try:
+      put(config, key, tuple(value) if isinstance(value, list) else value)
+    except InputError as error:
+      raise InputError(f"config.json: {error}") from error
   return config
 
 
@@ -126,30 +131,12 @@ def nearest_key(key: str) -> str | None:
   return by_leaf[near[0]] if near else None
 
 
-def _flat(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+def _flat(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
   """Dotted keys to values as JSON would give them back."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
-    if isinstance(value, ConfigDict):
+    if isinstance(value, ConfigDict | dict):
       flat.update(_flat(value, f"{prefix}{key}."))
     else:
       flat[prefix + key] = list(value) if isinstance(value, tuple) else value
   return flat
-
-
-def _update(config: ConfigDict, values: dict[str, Any], prefix: str) -> None:
-  for key, value in values.items():
-    if prefix == "" and key == "expected":
-      config.expected = ConfigDict(value)
-    elif key not in config:
-      new = RENAMED.get(f"{prefix}{key}")
-      hint = f", which is {new} now" if new else ""
-      raise InputError(f"config.json has the unknown field {prefix}{key}{hint}")
-    elif isinstance(config[key], ConfigDict):
-      _update(config[key], value, f"{prefix}{key}.")
-    else:
-      value = tuple(value) if isinstance(value, list) else value
-      try:
-        config[key] = value
-      except TypeError as error:
-        raise InputError(f"config.json, field {prefix}{key}: {error}") from error

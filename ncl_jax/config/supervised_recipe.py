@@ -1,7 +1,6 @@
 """The settings of supervised training: the paper's recipes, and their checks."""
 
 import dataclasses
-import math
 from typing import Any
 
 from ncl_jax import checks
@@ -65,12 +64,9 @@ class Recipe:
     for name in ("learning_rate", "trust_coefficient", "layer_decay", "label_fraction"):
       checks.positive(name, getattr(self, name))
     for name in ("layer_decay", "label_fraction"):
-      if getattr(self, name) > 1:
-        raise InputError(f"{name} = {getattr(self, name)!r}: allowed is (0, 1]")
+      checks.number(name, getattr(self, name), high=1)
     for name in ("weight_decay", "warmup_epochs", "warmup_start"):
-      value = getattr(self, name)
-      if not 0 <= value < math.inf:
-        raise InputError(f"{name} = {value!r}: it must not be negative")
+      checks.number(name, getattr(self, name), low=0)
     for name in ("momentum", "label_smoothing"):
       if not 0 <= getattr(self, name) < 1:
         raise InputError(f"{name} = {getattr(self, name)!r}: allowed is [0, 1)")

@@ -11,10 +11,9 @@ a second, and the first step of a new run need not wait for it.
 import contextlib
 import errno
 import functools
-import itertools
 import os
 import pathlib
-import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,7 +107,6 @@ class Checkpoints:
     )
     self.wait()
     self._check_lock()
-    self.check_space(f"the checkpoint of step {step}", model, train)
     self._saving = step
     model, train = _copied(model), _copied(train)
     with self._failures():
@@ -120,26 +118,6 @@ class Checkpoints:
       )
       if not started:
         raise FileExistsError(f"there is one of step {self.latest_step()} already")
-
-  def check_space(self, what: str, *trees: Any) -> None:
-    """Refuses to write what does not fit on the disk, where that can be told before.
-
-    Args:
-      what: is to be written, for the message.
-
-    Raises:
-      SaveError: if there is less free space than the arrays take.
-    """
-    if paths.in_bucket(self._folder):
-      return
-    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
-    free = shutil.disk_usage(self._folder).free
-    if free < needed:
-      raise SaveError(
-        f"{what} needs {needed / 2**20:,.1f} MiB, and {self._folder} has "
-        f"{free / 2**20:,.1f} MiB of free space. Earlier checkpoints are kept: free "
-        "some space and run the same command again to go on"
-      )
 
   def check(self) -> None:
     """Raises SaveError if the background save has failed; never waits."""
@@ -211,14 +189,14 @@ def load_model(
   folder = _folder(workdir)
   if not folder.is_dir():
     raise FileNotFoundError(f"no checkpoints in {folder}: train there first")
+  steps = _steps(folder)
+  chosen = max(steps, default=None) if step is None else step
+  if chosen is None or chosen not in steps:
+    raise FileNotFoundError(
+      f"no checkpoint of step {chosen} in {folder}: there are "
+      f"{', '.join(map(str, steps)) or 'none'}"
+    )
   with _manager(folder) as manager:
-    steps = sorted(s for s in manager.all_steps() if _is_complete(folder / str(s)))
-    chosen = max(steps, default=None) if step is None else step
-    if chosen is None or chosen not in steps:
-      raise FileNotFoundError(
-        f"no checkpoint of step {chosen} in {folder}: there are "
-        f"{', '.join(map(str, steps)) or 'none'}"
-      )
     if model is None:
       model = manager.item_metadata(chosen).model.tree
     target = jax.tree.map(
@@ -293,15 +271,9 @@ def _put_aside_incomplete(folder: pathlib.Path) -> None:
       if paths.in_bucket(folder):
         logging.warning("the checkpoint %s is not complete: it is deleted", entry)
         continue
-      renamed = _free(entry.with_name(f"incomplete-{entry.name}"))
+      renamed = entry.with_name(f"incomplete-{entry.name}-{time.time_ns()}")
       logging.warning("the checkpoint %s is not complete: now %s", entry, renamed.name)
       entry.rename(renamed)
-
-
-def _free(path: pathlib.Path) -> pathlib.Path:
-  """The path, with the first free number appended if it exists."""
-  numbered = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
-  return next(p for p in itertools.chain([path], numbered) if not p.exists())
 
 
 def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:

@@ -91,34 +91,24 @@ def initialize(
   Raises:
     InputError: if some arguments are missing, or no cluster is found.
   """
-  given = {
-    "coordinator": bool(coordinator),
-    "num_processes": num_processes > 0,
-    "process_id": process_id >= 0,
-  }
-  missing = [f"--{name}" for name, there in given.items() if not there]
-  if len(missing) == len(given):
-    if not detect:
-      return
-    where: dict[str, Any] = {}
-  elif detect or missing:
+  given = (bool(coordinator), num_processes > 0, process_id >= 0)
+  if not detect and not any(given):
+    return
+  where: dict[str, Any] = {}
+  if not detect:
+    where["coordinator_address"] = coordinator
+    where["num_processes"], where["process_id"] = num_processes, process_id
+  if any(given) if detect else not all(given):
     raise InputError(
-      "several processes need --coordinator, --num_processes and --process_id, or "
-      f"--distributed alone: {', '.join(missing) or '--distributed'} is "
-      f"{'missing' if missing else 'too much'}"
+      "several processes need --coordinator, --num_processes and --process_id, all "
+      "three, or --distributed alone"
     )
-  elif process_id >= num_processes or ":" not in coordinator:
+  if not detect and (process_id >= num_processes or ":" not in coordinator):
     raise InputError(
       f"--coordinator={coordinator} --num_processes={num_processes} "
       f"--process_id={process_id}: allowed are HOST:PORT and a process from 0 to "
       f"{num_processes - 1}"
     )
-  else:
-    where = {
-      "coordinator_address": coordinator,
-      "num_processes": num_processes,
-      "process_id": process_id,
-    }
   global _service_action, _timeouts
   _timeouts = timeouts
   before = _sigterm_action()
@@ -156,8 +146,8 @@ def _sigterm_action(new: bytes = b"") -> bytes:
 @contextlib.contextmanager
 def _no_proxy() -> Iterator[None]:
   """Removes proxies from the environment, because processes must connect directly."""
-  names = [n for n in os.environ if n.lower() in ("http_proxy", "https_proxy")]
-  names += [n for n in os.environ if n.lower() in ("all_proxy", "grpc_proxy")]
+  proxies = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+  names = [name for name in os.environ if name.lower() in proxies]
   taken = {name: os.environ.pop(name) for name in names}
   try:
     yield

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import json
 import math
 import os
@@ -123,14 +124,17 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
   *lines, last = path.read_bytes().split(b"\n")
   found = [_row(line) for line in lines if line.strip()]
   rows = [row for row in [*found, _row(last)] if row is not None]
-  bad = found.count(None)
-  if bad > _told.get(path, 0):
-    _told[path] = bad
-    logging.warning(
-      "%s: lines without a row left out: %d; a kill or a full disk cut them off",
-      *(path, bad),
-    )
+  if bad := found.count(None):
+    _warn(path, bad)
   return rows
+
+
+@functools.cache  # once, though a file may be read many times
+def _warn(path: pathlib.Path, bad: int) -> None:
+  logging.warning(
+    "%s: lines without a row left out: %d; a kill or a full disk cut them off",
+    *(path, bad),
+  )
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -140,10 +144,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
   except ValueError:  # also for bytes that are not text
     return None
   return row if isinstance(row, dict) else None
-
-
-# Number of such lines already reported for a file, which may be read many times.
-_told: dict[pathlib.Path, int] = {}
 
 
 def truncate(path: pathlib.Path, step: int) -> None:

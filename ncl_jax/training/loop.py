@@ -129,7 +129,6 @@ class _Run:
     seed = jax.device_put(seed_of(config), sharding_lib.replicated(mesh))
     state = self._first_state(optimizer, seed)
     self.timer.lap("initialise")
-    self.checkpoints.check_space("a checkpoint", state.items())
     describe.parameters(state.params, config.optimizer.name)
     metrics = self.path / "metrics.jsonl"
     if jax.process_index() == 0:
@@ -171,9 +170,7 @@ class _Run:
         state = restore.with_weights_of(config.train.init_from, config, state, mesh)
     return jax.block_until_ready(state)
 
-  def _steps(
-    self, state: TrainState, seed: jax.Array, steps: Any, feed: input_pipeline.Feed
-  ) -> int:
+  def _steps(self, state: TrainState, seed: jax.Array, steps: Any, feed: Any) -> int:
     """All steps; returns how many came after the first call. `state` is donated."""
     data = feed.at(self.done)
     traced = steps.trace(state, data, seed)

@@ -267,8 +267,11 @@ def test_nearest_key(key, near):
   ("text", "says"),
   [
     ("{", "not JSON"),
-    (json.dumps({"loss": {"temp": 1}}), "unknown field loss.temp"),
-    (json.dumps({"loss": {"map": "relu"}}), "loss.map, which is loss.transform now"),
+    (
+      json.dumps({"loss": {"temp": 1}}),
+      "unknown config field .loss.temp.: did you mean",
+    ),
+    (json.dumps({"loss": {"map": "relu"}}), "loss.map.: did you mean loss.transform"),
     (json.dumps({"loss": {"temperature": "warm"}}), "loss.temperature"),
   ],
 )

@@ -58,26 +58,6 @@ def test_round_trip_across_device_counts(tmp_path, saved_on, read_on):
   assert_same(alone, model)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
-  model, train = trees(on(1))
-  size = sum(x.nbytes for x in jax.tree.leaves((model, train)))
-  usage = shutil.disk_usage(tmp_path)
-  with checkpoint.Checkpoints(tmp_path) as checkpoints:
-    for step, free in ((7, size), (8, size - 1)):
-      monkeypatch.setattr(
-        checkpoint.shutil,
-        "disk_usage",
-        lambda path, free=free: usage._replace(free=free),
-      )
-      if step == 8:
-        with pytest.raises(SaveError, match="step 8 needs .*Earlier .* kept"):
-          checkpoints.save(step, model=model, train=train)
-      else:
-        checkpoints.save(step, model=model, train=train)
-    assert checkpoints.latest_step() == 7
-  assert not list(tmp_path.glob("checkpoints/8*"))
-
-
 def test_keeps_the_newest(tmp_path):
   model, train = trees(on(1))
   with checkpoint.Checkpoints(tmp_path, keep=2) as checkpoints:
@@ -124,7 +104,7 @@ def test_what_kills_and_cut_off_copies_leave_is_not_taken_for_a_checkpoint(tmp_p
     assert_same(checkpoints.restore(3, model=model, train=train), (model, train))
     checkpoints.save(4, model=model, train=train)
   assert checkpoint.load_model(copy, model, on(1))[1] == 4
-  assert (folder / "incomplete-5").is_dir()
+  assert list(folder.glob("incomplete-5-*"))
   with (
     pytest.raises(SaveError, match="step 2 could not .* one of step 4 already"),
     checkpoint.Checkpoints(copy) as checkpoints,
@@ -230,7 +210,7 @@ def test_what_was_put_aside_before_is_in_nobodys_way(tmp_path):
     with checkpoint.Checkpoints(tmp_path) as checkpoints:
       assert checkpoints.latest_step() is None
   found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-  assert found == ["incomplete-5", "incomplete-5-2", "incomplete-5-3"]
+  assert [name.rsplit("-", 1)[0] for name in found] == ["incomplete-5"] * 3
 
 
 # A limit on the size of files stands for a full disk.
