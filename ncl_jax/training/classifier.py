@@ -50,12 +50,7 @@ def _transformed(
 
 
 def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Array:
-  """The classes' scores [N, K] of raw features.
-
-  Args:
-    weights: `params["classifier"]`.
-    z: [N, D] features before the transform.
-  """
+  """The classes' scores [N, K] of features [N, D] before the transform."""
   return losses.scores(**_transformed(config, weights, z))
 
 

@@ -19,11 +19,7 @@ DEAD, CONSTANT, EMPTY = 0.5, 0.5, 0.01
 
 
 def start(width: int) -> dict[str, jax.Array]:
-  """Empty statistics.
-
-  Returns:
-    {"low": [D], "high": [D], "empty": [], "rows": []}.
-  """
+  """Empty statistics: {"low": [D], "high": [D], "empty": [], "rows": []}."""
   return {
     "low": jnp.full(width, jnp.inf, jnp.float32),
     "high": jnp.full(width, -jnp.inf, jnp.float32),
@@ -33,12 +29,7 @@ def start(width: int) -> dict[str, jax.Array]:
 
 
 def fold(record: dict[str, Any], z: jax.Array, fresh: jax.Array) -> dict[str, Any]:
-  """Adds a batch to the statistics.
-
-  Args:
-    z: [N, V, D] features after the transform, not normalised.
-    fresh: bool, True to start anew with this batch.
-  """
+  """Adds a batch z [N, V, D], after the transform; `fresh` starts anew with it."""
   f = l2_normalize(z).reshape(-1, z.shape[-1])
   before = jax.tree.map(
     lambda new, old: jnp.where(fresh, new, old), start(f.shape[-1]), record
@@ -72,11 +63,7 @@ def summary(record: dict[str, Any], threshold: float) -> dict[str, jax.Array]:
 
 
 def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, str]:
-  """Returns warnings about an epoch, each with a remedy.
-
-  Returns:
-    {"dead", "constant" or "empty": warning}; {} if there are none.
-  """
+  """Warnings about an epoch by "dead", "constant" and "empty", each with a remedy."""
   lines = {}
   dead = width - int(values["epoch_active_dimensions"])
   constant = int(values["epoch_constant_dimensions"])
@@ -107,17 +94,13 @@ def warnings(values: dict[str, Any], width: int, transform: str) -> dict[str, st
 def batch_statistics(
   z: jax.Array, labels: jax.Array, num_classes: int, threshold: float
 ) -> dict[str, jax.Array]:
-  """Statistics of the features of a batch, as in the released code's log.
+  """Statistics of a batch z [N, V, D], as in the released code's log.
 
   A program of its own, run only for logged steps.
 
-  Args:
-    z: [N, V, D] projector outputs after the transform, as the step returns them.
-    num_classes: K; 0 leaves out class consistency.
-
   Returns:
-    Scalars: fraction of zeros, active dimensions, all-zero rows, and the mean class
-    consistency of the active dimensions.
+    Scalars: fraction of zeros, active dimensions, all-zero rows and, unless
+    `num_classes` is 0, the mean class consistency of the active dimensions.
   """
   f = l2_normalize(z).reshape(-1, z.shape[-1])
   labels = jnp.repeat(labels, z.shape[1])

@@ -15,34 +15,18 @@ from ncl_jax.host import npz
 from ncl_jax.runtime import timing
 from ncl_jax.training import state as state_lib
 
-# Operations a second: of two cores of a server on a ResNet-18 (docs/performance.md) and
-# on a network of an eighth of its width (the README's `launch.check`); and, assumed, a
-# third of what a data-centre GPU can at its best.
+# Operations a second of two cores of a server on a ResNet-18 (docs/performance.md) and
+# on a network narrower than `_NARROW`; of a GPU, a third of its best.
 _CPU_FLOPS, _CPU_FLOPS_NARROW, GPU_FLOPS = 5e10, 1.6e10, 3e13
-
-
 _NARROW = 32
-
-
 _PIXEL_BYTES = 40_000  # saved for a pixel of a view; the CIFAR recipe has 11,000
-
-
 _LONG = 3600.0  # seconds on a CPU; longer runs get a warning
-
-
 _FEW_PIXELS = 3e8  # of all views of one kind; the digits' recipe has 1.3e7
-
-
-# From this side on, the first layers should shrink an image.
-_PHOTOGRAPH = 96
+_PHOTOGRAPH = 96  # from this side on, the first layers should shrink an image
 
 
 def cost_warning(config: ConfigDict, source: Source) -> list[str]:
-  """Warnings for a CPU run that takes hours, before it begins.
-
-  Returns:
-    Sentences; none on an accelerator, or for runs of less than an hour.
-  """
+  """Sentences that warn of a CPU run that takes more than an hour."""
   steps = source.steps_per_epoch(config.train.batch_size) * config.train.epochs
   pixels = steps * config.train.batch_size * config.augment.size**2
   # Counting operations takes half a second, which short runs are spared.
@@ -51,8 +35,8 @@ def cost_warning(config: ConfigDict, source: Source) -> list[str]:
   cpu = cpu_seconds(config, step_flops(config, source) * steps)
   if cpu <= _LONG:
     return []
-  first = f"about {duration(cpu)} on two CPU cores (estimated)"
-  return [first, *(" ".join(line.split()) for line in advice(config, cpu))]
+  lines = [f"about {duration(cpu)} on two CPU cores (estimated)", *advice(config, cpu)]
+  return [" ".join(line.split()) for line in lines]
 
 
 def cpu_seconds(config: ConfigDict, work: float) -> float:
@@ -63,20 +47,20 @@ def cpu_seconds(config: ConfigDict, work: float) -> float:
 def advice(config: ConfigDict, cpu_seconds: float) -> list[str]:
   """Ways to make a long run shorter, a line each."""
   lines = []
+  on_cpu = jax.default_backend() == "cpu"
   is_resnet = config.model.backbone.startswith("resnet")
   if is_resnet and config.augment.size >= _PHOTOGRAPH and config.model.stem == "cifar":
     lines.append(
       "Advice    for images of this size --config.model.stem=imagenet: a sixteenth of "
       "the work\n          and memory"
     )
-  if jax.default_backend() == "cpu" and cpu_seconds > 86400:
+  if on_cpu and cpu_seconds > 86400:
     lines.append(
       "Advice    too long for a CPU: --config.data.image_size=32 "
       "--config.model.backbone=resnet10\n          --config.model.width=16 "
       "--config.model.dtype=float32 --config.train.epochs=100"
     )
-  long = jax.default_backend() == "cpu" and cpu_seconds > _LONG
-  if long and methods.of(config).projector_alone:
+  if on_cpu and cpu_seconds > _LONG and methods.of(config).projector_alone:
     lines.append(
       "Advice    or minutes: ncl train_projector trains the projector alone, on a "
       "pretrained\n          backbone's file; see docs/your_images.md"
@@ -149,11 +133,7 @@ def tree_bytes(tree: Any) -> int:
 
 
 def image_flops(config: ConfigDict, source: Source) -> int:
-  """Operations for all views of an image: the backward pass counts twice.
-
-  Args:
-    source: the data, or their shapes.
-  """
+  """Operations for all views of an image: the backward pass counts twice."""
   views = images(config, source, config_lib.views(config))
   model = config_lib.model(config)
   return 3 * timing.flops(model.apply, state_lib.shapes(config, source), views)

@@ -14,7 +14,6 @@ from ncl_jax.data.source import Source
 from ncl_jax.runtime import accelerator, jsonl, timing
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import cost
-from ncl_jax.training.state import shapes
 
 
 def speed(
@@ -27,8 +26,8 @@ def speed(
   """Adds a row to speed.jsonl and logs it.
 
   Args:
-    timer: of this start of the run; its open interval is that of the steps.
-    steps: done before this start, and done since its first call.
+    timer: whose open lap is that of the steps.
+    steps: done before this start, and after its first call.
   """
   row = timing.report(
     timer,
@@ -85,8 +84,6 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     if config.model.batch_norm == "per_view"
     else "over both views and all devices",
   )
-  for sentence in _between_slices(config, source, sharding_lib.slices(mesh)):
-    logging.warning("%s", sentence)
   for sentence in accelerator.differences(
     config.model.dtype, sharding_lib.platform(mesh)
   ):
@@ -101,21 +98,3 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     )
   if not source.num_classes:
     logging.info("no labels: the online probe and class consistency are left out")
-
-
-def _between_slices(config: ConfigDict, source: Source, slices: int) -> list[str]:
-  """What BatchNorm costs where the devices lie in several TPU slices."""
-  if slices == 1:
-    return []
-  variables = shapes(config, source)
-  # A mean and a variance each.
-  layers = len(jax.tree.leaves(variables["batch_stats"])) // 2
-  if not layers:
-    return []
-  return [
-    f"{slices} TPU slices: the statistics of {layers} BatchNorm layers cover all of "
-    f"them, so that a step waits at least {2 * layers} times for the network between "
-    "the slices, forward and backward, one layer after the other. ncl plan --slices "
-    "counts what is sent. Use one slice, or a backbone without BatchNorm, as "
-    "--config.model.backbone=vit_small"
-  ]

@@ -16,10 +16,7 @@ PARTS = ("backbone", "projector", "prototypes")
 
 
 def init(config: ConfigDict, variables: Any) -> dict[str, Any] | None:
-  """Returns the momentum encoder before the first step: a copy of the network.
-
-  Args:
-    variables: {"params", "batch_stats"} of the network.
+  """The momentum encoder before the first step: a copy of the network.
 
   Returns:
     {"params", "batch_stats"}, with prototypes also {"centre": [K]}; None for methods
@@ -57,33 +54,25 @@ def decay(base: float, step: jax.typing.ArrayLike, total: int) -> jax.Array:
   return 1 - (1 - base) * jnp.sin(jnp.pi / 2 * jnp.clip(left, 0, 1)) ** 2
 
 
-def average(encoder: Any, params: Any, rate: jax.Array) -> Any:
-  """The parameters after a step: `rate encoder + (1 - rate) params`.
-
-  Args:
-    params: those of the network after the step; may have more entries.
-  """
-  return jax.tree.map(
-    lambda old, new: (old + (1 - rate) * (new - old)).astype(old.dtype),
-    encoder,
-    {name: params[name] for name in encoder},
-  )
-
-
 def move(
   config: ConfigDict, before: Any, params: Any, seen: Any, step: jax.Array, total: int
 ) -> Any:
-  """The whole momentum encoder after a step.
+  """The momentum encoder after a step: `rate before + (1 - rate) params`.
 
   Args:
     before: from `init` or `move`; None stays None.
+    params: of the network after the step.
     seen: {"batch_stats"} of its forward pass, with prototypes {"scores": [N, 2, K]}.
   """
   if before is None:
     return None
   rate = decay(config.loss.ema_decay, step, total)
   after = {
-    "params": average(before["params"], params, rate),
+    "params": jax.tree.map(
+      lambda old, new: (old + (1 - rate) * (new - old)).astype(old.dtype),
+      before["params"],
+      {name: params[name] for name in before["params"]},
+    ),
     "batch_stats": seen["batch_stats"],
   }
   if "centre" in before:

@@ -43,10 +43,7 @@ _splits: "weakref.WeakKeyDictionary[Split, dict[str, Any]]" = (
 
 
 def split(part: Split) -> dict[str, Any]:
-  """What tells a split from another.
-
-  Args:
-    part: its arrays must not change afterwards: the answer is kept.
+  """What tells a split from another; its arrays must not change afterwards.
 
   Returns:
     "shape" (list of int), "dtype", "label_dtype", and digests: "labels", "pixels",
@@ -68,11 +65,7 @@ def split(part: Split) -> dict[str, Any]:
 
 
 def data(source: Source, *names: str) -> str:
-  """Digest of what a result reads of a data set.
-
-  Args:
-    *names: of the splits that are read; none: all.
-  """
+  """Digest of the splits of a data set that a result reads; without names, of all."""
   parts = {name: split(source.split(name)) for name in names or sorted(source.splits)}
   names_of = {key: list(value) for key, value in source.level_names.items()}
   whole = [parts, list(source.class_names), names_of, source.texts, source.divided]
@@ -100,11 +93,7 @@ def training_set(source: Source) -> dict[str, Any]:
 
 
 def network(config: ConfigDict, variables: Any) -> str:
-  """Digest of a run's settings, but for the place of its data, and of its weights.
-
-  Args:
-    variables: {"params", "batch_stats"}.
-  """
+  """Digest of a run's settings, but for the place of its data, and of its weights."""
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.data.source = config.data.decoded_cache = ""
@@ -170,9 +159,10 @@ def _of_files(paths: Sequence[str]) -> str:
   read = [paths[i] for i in decode.spread(len(paths), SAMPLED)]
 
   def told() -> Iterator[str | bytes]:
+    # A broken link is reported when it is decoded.
     for path in chosen:
-      name = os.fsencode(path[above:].replace(os.sep, "/"))
-      yield name + f" {_size(path)}".encode()
+      size = os.path.getsize(path) if os.path.exists(path) else -1
+      yield os.fsencode(path[above:].replace(os.sep, "/")) + f" {size}".encode()
     for path in read:
       try:
         yield pathlib.Path(path).read_bytes()
@@ -182,26 +172,14 @@ def _of_files(paths: Sequence[str]) -> str:
   return _digest(told())
 
 
-def _size(path: str) -> int:
-  try:
-    return os.path.getsize(path)
-  except OSError:
-    return -1  # a broken link; reported when it is read
-
-
 def _partners(part: Split) -> str:
   if part.partners is None:
     return ""
   rows = np.arange(len(part))
-  held = isinstance(part.images, np.ndarray) and part.images.nbytes <= WHOLE_BYTES
-  if not held:
+  if not isinstance(part.images, np.ndarray) or part.images.nbytes > WHOLE_BYTES:
     rows = np.array(decode.spread(len(part), SAMPLED), np.int64)
-  give = part.partners
-  blocks = (
-    give(rows[i : i + _BLOCK], np.random.default_rng(0))
-    for i in range(0, len(rows), _BLOCK)
-  )
-  return _digest(blocks)
+  blocks = (rows[i : i + _BLOCK] for i in range(0, len(rows), _BLOCK))
+  return _digest(part.partners(block, np.random.default_rng(0)) for block in blocks)
 
 
 def _array(values: np.ndarray) -> str:

@@ -48,14 +48,7 @@ def top(scores: np.ndarray, labels: np.ndarray, k: int) -> float:
 def evaluate(
   config: ConfigDict, variables: Any, source: Source, mesh: Mesh
 ) -> dict[str, float]:
-  """Top-1 and top-5 on the test split, the network in evaluation mode.
-
-  Args:
-    variables: {"params", "batch_stats"}.
-
-  Returns:
-    {"test_top1", "test_top5", "test_images"}, the last: how many have a label.
-  """
+  """Top-1 and top-5 on the test split, and how many of its images have a label."""
   found = features.extract(variables, source, "test", state.network(config, mesh))
   weights = jax.device_get(variables["params"]["classifier"])
   scores = np.asarray(classifier.scores(config, weights, found.z))
@@ -78,8 +71,8 @@ class Best:
   def __init__(self, workdir: pathlib.Path, config: ConfigDict, start: int):
     folder = workdir / FOLDER
     rows = jsonl.read(workdir / "metrics.jsonl")
-    seen = [row.get("test_top1") for row in rows if row["step"] <= start]
-    self._best = max((value for value in seen if value is not None), default=-1.0)
+    tested = [r for r in rows if r["step"] <= start and r.get("test_top1") is not None]
+    self._best = max((row["test_top1"] for row in tested), default=-1.0)
     self._checkpoints = checkpoint.Checkpoints(folder, keep=1)
     if jax.process_index() == 0:
       jsonl.replace(folder / "config.json", config_lib.to_json(config))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +17,13 @@ from ncl_jax.models import byte_tokenizer
 from ncl_jax.runtime import sharding as sharding_lib
 
 
-class Feed(Protocol):
-  """Yields the data of each call of the compiled step."""
-
-  def at(self, step: int) -> Any:
-    """The data for the steps after `step`; steps are asked for in their order."""
-
-  def close(self) -> None:
-    """Ends background work."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
   """Where the training set lies, and how many steps a call of the program makes.
 
   Attributes:
     on_device: whether every device holds the whole set; else batches are sent to them.
-    steps_per_call: the most steps that one call makes; 1 unless `on_device`.
+    steps_per_call: the most; 1 unless `on_device`.
   """
 
   on_device: bool
@@ -42,17 +31,19 @@ class Layout:
 
 
 def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
-  """Chooses the layout for a run.
-
-  Args:
-    config: `data.on_device_mib` and `train.steps_per_call` are used.
-    mesh: its devices; simulated ones share the host's memory, which holds a copy for
-      each.
+  """Chooses the layout by `data.on_device_mib` and `train.steps_per_call`.
 
   Raises:
     InputError: for several steps in a call with batches that are sent one by one.
   """
-  on_device = _fits(config, source, mesh)
+  train = source.split("train")
+  on_cpu = sharding_lib.platform(mesh) == "cpu"
+  on_device = False
+  # Others are decoded, or paired, batch by batch.
+  if isinstance(train.images, np.ndarray) and not train.partners:
+    # Simulated devices share the host's memory, which holds a copy for each.
+    copies = len(mesh.local_devices) if on_cpu else 1
+    on_device = train.images.nbytes * copies <= config.data.on_device_mib * 2**20
   wanted = config.train.steps_per_call
   if wanted > 1 and not on_device:
     raise InputError(
@@ -62,27 +53,18 @@ def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
     )
   if not wanted:
     # On CPU a call costs nothing compared with its step.
-    wanted = 20 if on_device and sharding_lib.platform(mesh) != "cpu" else 1
+    wanted = 20 if on_device and not on_cpu else 1
   return Layout(on_device, wanted)
-
-
-def _fits(config: ConfigDict, source: Source, mesh: Mesh) -> bool:
-  train = source.split("train")
-  images = train.images
-  if not isinstance(images, np.ndarray) or train.partners:
-    return False  # decoded, or paired, batch by batch
-  simulated = sharding_lib.platform(mesh) == "cpu"
-  copies = len(mesh.local_devices) if simulated else 1
-  return images.nbytes * copies <= config.data.on_device_mib * 2**20
 
 
 def open_feed(
   source: Source, config: ConfigDict, mesh: Mesh, start: int, on_device: bool
-) -> Feed:
+) -> "_OnDevice | _Streamed":
   """Opens the data of a run from step `start` on, in the order given by its seed.
 
-  Args:
-    on_device: from `layout`; the batches are the same either way.
+  Returns:
+    Feed to be closed: `feed.at(step)` is the data for the steps after `step`, which are
+    asked for in their order. The batches are the same with `on_device` and without.
   """
   if on_device:
     return _OnDevice(source, config, mesh)

@@ -71,13 +71,8 @@ def scores(f: jax.Array, prototypes: jax.Array, precision: str) -> jax.Array:
 
 
 def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
-  """`l1 mean_n |f_n|_1`: a sparsity penalty, as in the sparse control of CL.
-
-  Args:
-    z: [N, V, D] features after the transform; rows are normalised here.
-
-  Returns:
-    [], between l1 and l1 sqrt(D); 0 where `loss.l1` is.
+  """`l1 mean_n |f_n|_1`, a sparsity penalty on unit rows f of z [N, V, D]: the mean is
+  between 1 and sqrt(D).
   """
   if not config.loss.l1:
     return 0.0

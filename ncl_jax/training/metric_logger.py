@@ -41,10 +41,9 @@ class Recorder:
   def add(
     self, step: int, count: int, values: dict[str, Any], last: dict[str, Any]
   ) -> None:
-    """Queues the metrics of a call.
+    """Queues the metrics of a call of `count` steps.
 
     Args:
-      count: how many steps it made.
       values: their metrics, in the first `count` rows.
       last: further values of the last step.
 
@@ -63,7 +62,7 @@ class Recorder:
     self._log.flush()
 
   def close(self) -> None:
-    """Writes the metrics that were checked, as far as the file lacks them."""
+    """Writes the metrics that were checked."""
     self._log.flush()
 
   def check(self, step: int, count: int, values: dict[str, Any]) -> None:
@@ -72,10 +71,8 @@ class Recorder:
     self._check(step, jax.device_get(values["fault"])[:count])
 
   def _check(self, step, faults):
-    remedy = "The last checkpoint is kept."
-    if self._transform == "exp":
-      remedy = f"The transform exp is infinite above 88. {remedy}"
-    divergence.check(faults, step, remedy)
+    exp = "The transform exp is infinite above 88. " * (self._transform == "exp")
+    divergence.check(faults, step, f"{exp}The last checkpoint is kept.")
 
   def _take(self):
     step, count, values, last = self._pending.popleft()

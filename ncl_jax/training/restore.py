@@ -78,11 +78,7 @@ def with_weights_of(
 
 
 def check_fit(variables: Any, config: ConfigDict, source: Source, file: str) -> None:
-  """Raises unless a network from elsewhere is the config's and takes the data.
-
-  Args:
-    variables: of a `ContrastiveModel`, with or without its projector.
-    file: what the message calls the network's origin.
+  """Raises unless a `ContrastiveModel` from `file` is the config's and takes the data.
 
   Raises:
     InputError: naming each difference, and how to take the other network.

@@ -127,13 +127,10 @@ def _compiled(init: Callable[..., Any], mesh: Mesh) -> Any:
 
 
 def seed_of(config: ConfigDict) -> np.ndarray:
-  """The seed as an argument of compiled programs.
-
-  Args:
-    config: its seed is below 2^63.
+  """The seed as an argument of compiled programs: what `jax.random.key` uses of it.
 
   Returns:
-    uint32 [], or uint64 under x64: as much of it as `jax.random.key` makes use of.
+    uint32 [], or uint64 under x64.
   """
   dtype = jax.dtypes.canonicalize_dtype(np.uint64)
   return np.array(config.seed % 2 ** (8 * dtype.itemsize), dtype)
@@ -147,12 +144,9 @@ def make_init(
 ) -> Any:
   """The program that makes the state before the first step, one for all seeds.
 
-  Args:
-    config: resolved settings; their seed does not count.
-
   Returns:
-    Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed;
-    seed: from `seed_of`.
+    Jitted `init(seed) -> state`, what `build` makes of `init_state` with that seed,
+    given by `seed_of`; the config's own does not count.
   """
 
   def init(seed: jax.Array) -> TrainState:

@@ -29,9 +29,6 @@ def prepare(
 ) -> tuple[ConfigDict, pathlib.Path, Mesh]:
   """Settles the config, the directory and the devices, and writes nothing yet.
 
-  Args:
-    workdir: new, or of an earlier call with the same config.
-
   Returns:
     (resolved config, absolute path, mesh of all devices).
 
@@ -68,10 +65,7 @@ def prepare(
 
 
 def _check_same(path: pathlib.Path, config: ConfigDict, source: Source) -> None:
-  """Raises unless the run in a directory is that of the config and of the data.
-
-  The data are known by what they hold: their place may have changed.
-  """
+  """Raises unless a run has this config and these data, wherever they lie."""
   stored = _stored(path)
   change = data_changed(path, source)
   if not change and recorded_data(path):
@@ -101,17 +95,11 @@ def _check_same(path: pathlib.Path, config: ConfigDict, source: Source) -> None:
 def alone(folder: pathlib.Path, use: str) -> Iterator[None]:
   """Makes a directory and keeps other programs out of it; process 0 does so for all.
 
-  Args:
-    folder: a run's, or one that holds the runs of a comparison or a sweep.
-    use: what it is used for, for the message.
-
   Raises:
-    InputError: if a living process holds it, saying which and for what.
+    InputError: if a living process holds it, saying which and for what `use`.
   """
-  if jax.process_index() != 0:
-    yield
-    return
-  with lock.hold(folder / _LOCK, use):
+  first = jax.process_index() == 0
+  with lock.hold(folder / _LOCK, use) if first else contextlib.nullcontext():
     yield
 
 
@@ -124,27 +112,22 @@ def hold(workdir: pathlib.Path, config: ConfigDict, source: Source) -> Iterator[
       config has begun there since `prepare`; nothing is changed.
   """
   with alone(workdir, "training"):
-    if jax.process_index() != 0:
-      yield
-      return
-    if (workdir / "config.json").exists():
-      # Asked again: between `prepare` and the lock another run may have come and gone.
-      _check_same(workdir, config, source)
-    # The config first: it makes a directory a run's, and without it a file of the
-    # other's name is somebody's own.
-    jsonl.replace(workdir / "config.json", config_lib.to_json(config))
-    seen = json.dumps(fingerprints.training_set(source), indent=2, allow_nan=False)
-    jsonl.replace(workdir / "data.json", f"{seen}\n")
+    if jax.process_index() == 0:
+      if (workdir / "config.json").exists():
+        # Again: between `prepare` and the lock another run may have come and gone.
+        _check_same(workdir, config, source)
+      # The config first: it makes a directory a run's, and without it a file of the
+      # other's name is somebody's own.
+      jsonl.replace(workdir / "config.json", config_lib.to_json(config))
+      seen = json.dumps(fingerprints.training_set(source), indent=2, allow_nan=False)
+      jsonl.replace(workdir / "data.json", f"{seen}\n")
     yield
 
 
 def data_changed(workdir: pathlib.Path, source: Source) -> str:
   """How a training set differs from the one that a run began with; "" if it does not.
 
-  Only samples of large sets are compared, see `fingerprints`.
-
-  Args:
-    workdir: of the run; without data.json nothing is known.
+  Only samples of large sets are compared. Without data.json nothing is known.
   """
   then, now = recorded_data(workdir), fingerprints.training_set(source)
   # A file of an earlier version lacks some keys: of those nothing is known.
@@ -160,10 +143,9 @@ def data_changed(workdir: pathlib.Path, source: Source) -> str:
 def recorded_data(workdir: pathlib.Path) -> dict[str, Any]:
   """The training set of a run, as its data.json has it; {} where there is none."""
   try:
-    found = json.loads((workdir / "data.json").read_text(encoding="utf-8"))
-  except (OSError, ValueError):
+    return dict(json.loads((workdir / "data.json").read_text(encoding="utf-8")))
+  except (OSError, ValueError, TypeError):
     return {}
-  return found if isinstance(found, dict) else {}
 
 
 # Where the data of runs lie now, see `data_moved`.
@@ -171,11 +153,7 @@ _moved_to = ""
 
 
 def data_moved(spec: str) -> None:
-  """Says where the data of the runs that are read from now on lie.
-
-  Args:
-    spec: as `data.load` takes it; "": where each run's config.json says.
-  """
+  """Says where the data of the runs that are read from now on lie; "": as recorded."""
   global _moved_to
   _moved_to = spec
 
@@ -214,10 +192,7 @@ def _stored(path: pathlib.Path) -> ConfigDict:
 
 
 def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Source:
-  """The data that the settings name.
-
-  Args:
-    flag: the option that names another place, for the message.
+  """The data that the settings name; `flag` is the option for another place.
 
   Raises:
     InputError: if they cannot be loaded.
@@ -234,9 +209,8 @@ def load_source(config: ConfigDict, flag: str = "--config.data.source") -> Sourc
     )
   except InputError as error:
     kind, _, place = config.data.source.partition(":")
-    if kind == "tfds" or not place or paths.scheme(place):
-      raise
-    if paths.local(place).exists():
+    is_path = kind != "tfds" and place and not paths.scheme(place)
+    if not is_path or paths.local(place).exists():
       raise
     raise InputError(
       f"{error}. If the data were moved, name their place by {flag}={kind}:PATH: a run "
@@ -268,7 +242,6 @@ def _kept_source(settings: tuple, stamp: tuple, flag: str) -> Source:
 
 
 def _is_free(path: pathlib.Path) -> bool:
-  """Whether a directory may become a work directory: nobody's files are in it."""
-  # A kill between the two may leave the lock without a config.json.
+  """Whether a directory holds nothing, or what a kill before config.json left."""
   ours = {_LOCK, "config.json.tmp"}
   return path.is_dir() and all(entry.name in ours for entry in paths.entries(path))
