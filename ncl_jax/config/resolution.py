@@ -50,8 +50,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         f"{source.name} have {channels} channels"
       )
   if config.train.init_from:
-    run = paths.absolute(config.train.init_from)
-    config.train.init_from = str(run)
+    config.train.init_from = str(paths.absolute(config.train.init_from))
   if not config.train.batch_size:
     # The largest power of two that leaves eight steps an epoch, within [8, 256].
     config.train.batch_size = 2 ** int(
@@ -88,18 +87,19 @@ def _check_texts(config: ConfigDict, source: Source) -> None:
     )
   if not source.texts:
     return
-  whole = (1.0, 1.0)
   mean, std = source.channel_statistics()
+  steps = ("flip", "jitter", "grayscale", "blur", "solarize")
   fixed: dict[str, tuple] = {
     "loss.name": tuple(m.name for m in methods.METHODS if m.captions),
     "augment.eval_crop": (1.0,),
+    "augment.crop_scale": ((1.0, 1.0),),
+    "augment.crop_ratio": ((1.0, 1.0),),
+    # From the data, and again where they have been filled in.
+    "augment.size": (0, source.image_shape[0]),
+    "augment.mean": ((), mean),
+    "augment.std": ((), std),
+    **{f"augment.{step}": (0.0,) for step in steps},
   }
-  fixed |= {"augment.crop_scale": (whole,), "augment.crop_ratio": (whole,)}
-  steps = ("flip", "jitter", "grayscale", "blur", "solarize")
-  fixed |= {f"augment.{step}": (0.0,) for step in steps}
-  # From the data, and again where they have been filled in.
-  fixed |= {"augment.size": (0, source.image_shape[0])}
-  fixed |= {"augment.mean": ((), mean), "augment.std": ((), std)}
   for key, values in fixed.items():
     value = get(config, key)
     value = tuple(value) if isinstance(value, (tuple, list)) else value

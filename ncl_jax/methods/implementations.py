@@ -45,12 +45,6 @@ def choose(rows: int, width: int, devices: int) -> str:
   return "gathered" if rows * width * 4 <= GATHER_BYTES else "ring"
 
 
-def nt_xent(given: LossInputs) -> jax.Array:
-  """The mean of `each_nt_xent`, []."""
-  settings = given.settings
-  return each_nt_xent(given.f, given.temperature, given.mesh, settings.precision).mean()
-
-
 def each_nt_xent(
   z: jax.Array, temperature: Any, mesh: Mesh | None, precision: str = "highest"
 ) -> jax.Array:
@@ -85,30 +79,27 @@ def each_nt_xent(
   )(z, *learnt)
 
 
+def nt_xent(given: LossInputs) -> jax.Array:
+  """The mean of `each_nt_xent`, []."""
+  precision = given.settings.precision
+  return each_nt_xent(given.f, given.temperature, given.mesh, precision).mean()
+
+
 def sup_con(given: LossInputs) -> jax.Array:
   """The mean of `losses.sup_con` over the batch, in blocks of rows if it is large."""
-  return losses.sup_con(
-    given.f,
-    given.labels,
-    temperature=given.temperature,
-    block_size=_block_size(given.f),
-    precision=given.settings.precision,
-  ).mean()
+  return losses.sup_con(given.f, given.labels, **_similarities(given)).mean()
 
 
 def clip(given: LossInputs) -> jax.Array:
   """The mean of `losses.clip` over the batch, in blocks of rows if it is large."""
-  return losses.clip(
-    given.f[:, 0],
-    given.f[:, 1],
-    temperature=given.temperature,
-    block_size=_block_size(given.f),
-    precision=given.settings.precision,
-  ).mean()
+  return losses.clip(given.f[:, 0], given.f[:, 1], **_similarities(given)).mean()
 
 
-def _block_size(z: jax.Array) -> int | None:
-  """Rows of a block; None for all at once."""
-  if choose(2 * z.shape[0], z.shape[2], 1) == "plain":
-    return None
-  return CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+def _similarities(given: LossInputs) -> dict[str, Any]:
+  rows, _, width = given.f.shape
+  block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+  return {
+    "temperature": given.temperature,
+    "precision": given.settings.precision,
+    "block_size": None if choose(2 * rows, width, 1) == "plain" else block,
+  }

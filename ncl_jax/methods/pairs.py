@@ -2,12 +2,7 @@
 
 from ncl_jax import losses
 from ncl_jax.methods import implementations
-from ncl_jax.methods.record import LEARN_TEMPERATURE, PAIR_SETTINGS, LossInputs, Method
-
-
-def _spectral(given: LossInputs):
-  return losses.spectral(given.f, precision=given.settings.precision)
-
+from ncl_jax.methods.record import LEARN_TEMPERATURE, PAIR_SETTINGS, Method
 
 NT_XENT = Method(
   name="nt_xent",
@@ -51,7 +46,7 @@ METHODS = (
   ),
   Method(
     name="spectral",
-    loss=_spectral,
+    loss=lambda given: losses.spectral(given.f, precision=given.settings.precision),
     variants=(("spectral", "spectral_ncl"),),
     negatives=(
       "each view has {others} negatives, the other views of other images of the batch"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -105,7 +105,7 @@ class Method:
   released: bool = False
   settings: tuple[Setting, ...] = ()
   set_up: Callable[[ConfigDict, str], None] = lambda config, variant: None
-  published: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+  published: tuple[dict[str, Any], dict[str, Any]] | None = None
   projector_alone: bool = False
   implementation: Callable[[int, int, int], str] | None = None
 
@@ -126,6 +126,11 @@ class Method:
     return self.negatives.format(
       others=others, twice=2 * others, candidates=2 * others + 1
     )
+
+
+def projector_batch_norm(config: ConfigDict, variant: str) -> None:
+  """Gives the projector's hidden layers BatchNorm; its widths stay."""
+  config.model.projector_batch_norm = True
 
 
 # Of every loss that compares features.

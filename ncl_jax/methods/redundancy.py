@@ -1,13 +1,13 @@
 """Methods that decorrelate dimensions: no negatives, no second network."""
 
 from ncl_jax import losses
-from ncl_jax.methods import recipes
 from ncl_jax.methods.record import (
   NOT_NEGATIVE,
   PAIR_SETTINGS,
   LossInputs,
   Method,
   Setting,
+  projector_batch_norm,
 )
 
 
@@ -32,7 +32,7 @@ def _vicreg(given: LossInputs):
 
 
 def _set_up(config, variant):
-  recipes.projector_batch_norm(config, variant)
+  projector_batch_norm(config, variant)
   # As wide as its hidden layers: the more dimensions, the better.
   config.model.projector_layers = 3
   config.model.projector_out = config.model.projector_hidden

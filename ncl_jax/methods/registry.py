@@ -5,8 +5,19 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ncl_jax.errors import InputError
-from ncl_jax.methods import classifiers, pairs, recipes, redundancy, teachers
+from ncl_jax.methods import classifiers, pairs, redundancy, teachers
 from ncl_jax.methods.record import Method, Setting
+
+# Of the published recipes; weaker than CL's. Of two views there, one is inverted with
+# probability 0.2 and one never (VICReg: both with 0.1): views are drawn alike here,
+# with the mean.
+_COLOURS = {
+  "augment.brightness": 0.4,
+  "augment.contrast": 0.4,
+  "augment.saturation": 0.2,
+  "augment.hue": 0.1,
+  "augment.solarize": 0.1,
+}
 
 METHODS: tuple[Method, ...] = (
   *pairs.METHODS,
@@ -79,11 +90,12 @@ def published(config: ConfigDict, *, photographs: bool = False) -> None:
 
   Args:
     photographs: the recipe of ImageNet-100, not of CIFAR.
+
+  Source: scripts/pretrain of solo-learn, da Costa et al. 2022 (JMLR 23, 21-1155), for
+  ResNet-18.
   """
-  recipe = of(config).published
-  if recipe is None:
-    return
-  fields: dict[str, Any] = {**recipe[0], **recipes.COLOURS}
-  fields |= recipe[1] if photographs else {"augment.blur": 0.0}
-  config.train.epochs = recipes.EPOCHS_PHOTOGRAPHS if photographs else recipes.EPOCHS
-  config.update_from_flattened_dict(fields)
+  if recipe := of(config).published:
+    fields: dict[str, Any] = recipe[0] | _COLOURS
+    fields |= recipe[1] if photographs else {"augment.blur": 0.0}
+    config.train.epochs = 400 if photographs else 1000
+    config.update_from_flattened_dict(fields)

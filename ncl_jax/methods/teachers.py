@@ -1,7 +1,6 @@
 """Methods that learn from a momentum encoder: MoCo v3, BYOL and DINO."""
 
 from ncl_jax import losses
-from ncl_jax.methods import recipes
 from ncl_jax.methods.record import (
   FRACTION,
   LEARN_TEMPERATURE,
@@ -11,6 +10,7 @@ from ncl_jax.methods.record import (
   LossInputs,
   Method,
   Setting,
+  projector_batch_norm,
 )
 
 # Of the exponential moving average, at the first step; it rises to 1.
@@ -27,10 +27,6 @@ def _moco_v3(given: LossInputs):
   ).mean()
 
 
-def _byol(given: LossInputs):
-  return losses.byol(given.f, given.keys).mean()
-
-
 def _dino(given: LossInputs):
   return losses.dino(
     given.f,
@@ -42,7 +38,7 @@ def _dino(given: LossInputs):
 
 
 def _set_up_dino(config, variant):
-  recipes.projector_batch_norm(config, variant)
+  projector_batch_norm(config, variant)
   config.loss.update(temperature=0.1, prototypes=4 * config.model.projector_hidden)
 
 
@@ -58,7 +54,7 @@ METHODS = (
     momentum_encoder=True,
     predictor=True,
     settings=(*PAIR_SETTINGS, LEARN_TEMPERATURE, _EMA_DECAY, _PREDICTOR_HIDDEN),
-    set_up=recipes.projector_batch_norm,
+    set_up=projector_batch_norm,
     published=(
       {
         "model.projector_hidden": 4096,
@@ -74,12 +70,12 @@ METHODS = (
   ),
   Method(
     name="byol",
-    loss=_byol,
+    loss=lambda given: losses.byol(given.f, given.keys).mean(),
     variants=(("byol", "byol_ncl"),),
     momentum_encoder=True,
     predictor=True,
     settings=(*PAIR_SETTINGS, _EMA_DECAY, _PREDICTOR_HIDDEN),
-    set_up=recipes.projector_batch_norm,
+    set_up=projector_batch_norm,
     published=(
       {
         "model.projector_hidden": 4096,

@@ -151,39 +151,31 @@ def _moved(
     return update.bytes + update.size * instruction.results[0].in_main
   if not inner:
     return read + instruction.bytes
-  root = list(inner.values())[-1]
-  updated = _updated(root, inner)
-  written = instruction.bytes
-  if updated:
-    written = min(written, inner[updated.operands[1]].size)
-  parameters = [i for i in inner.values() if i.opcode == "parameter"]
+  last = _behind_bitcasts(list(inner)[-1], inner)
+  in_place, written = "", instruction.bytes
+  if last.opcode == "dynamic-update-slice":
+    in_place = _behind_bitcasts(last.operands[0], inner).name
+    written = min(written, inner[last.operands[1]].size)
   total: dict[str, int] = {}
-  for parameter in parameters:
+  for parameter in (i for i in inner.values() if i.opcode == "parameter"):
     place = int(parameter.attributes.split(")")[0])
     if place >= len(sources):
       continue
     source = sources[place]
     users = [i for i in inner.values() if parameter.name in i.operands]
     size = source.bytes
-    if updated and _origin(updated.operands[0], inner) == parameter.name:
-      size = 0  # written in place
+    if parameter.name == in_place:
+      size = 0
     elif users and all(user.opcode in _SLICES for user in users):
       size = min(size, sum(user.size for user in users))
     total[source.name] = max(size, total.get(source.name, 0))
   return sum(total.values()) + written
 
 
-def _updated(root: _Instruction, inner: dict[str, _Instruction]) -> _Instruction | None:
-  """The update in place that a fusion ends with, if it does."""
-  while root.opcode == "bitcast":
-    root = inner[root.operands[0]]
-  return root if root.opcode == "dynamic-update-slice" else None
-
-
-def _origin(name: str, inner: dict[str, _Instruction]) -> str:
+def _behind_bitcasts(name: str, inner: dict[str, _Instruction]) -> _Instruction:
   while inner[name].opcode == "bitcast":
     name = inner[name].operands[0]
-  return name
+  return inner[name]
 
 
 def _flops(

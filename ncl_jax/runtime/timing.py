@@ -34,11 +34,7 @@ PEAKS = {
 
 
 class Timer:
-  """Measures seconds between calls of `lap`, starting when the process began.
-
-  Args:
-    start: seconds before the first lap; None: since the process began.
-  """
+  """Measures seconds between calls of `lap`, after a `start` (None: of the process)."""
 
   def __init__(self, start: float | None = None) -> None:
     self.seconds = {"start": since_process_began() if start is None else start}
@@ -130,10 +126,7 @@ def peak() -> float | None:
 def peak_memory() -> float:
   """Peak memory in bytes: of a device, or of this process on CPU."""
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
-  most = max(s.get("peak_bytes_in_use", 0) for s in stats)
-  if most:
-    return most
-  return resources.peak_memory()
+  return max(s.get("peak_bytes_in_use", 0) for s in stats) or resources.peak_memory()
 
 
 def report(
@@ -142,8 +135,7 @@ def report(
   """A run's timing summary, a row of speed.jsonl.
 
   Args:
-    steps: number of steps after the first call.
-    seconds: that these steps took, with everything between them.
+    steps: number of steps after the first call, which took so many seconds.
     flops_per_image: of the network, forward and backward, all views.
 
   Returns:
