@@ -51,7 +51,7 @@ def from_json(text: str) -> ConfigDict:
     raise InputError(f"config.json is not JSON: {error}") from error
   config = defaults()
   config.expected = ConfigDict(values.pop("expected", {}))
-  for key, value in _flat(values).items():
+  for key, value in flat(values).items():
     try:
       put(config, key, tuple(value) if isinstance(value, list) else value)
     except InputError as error:
@@ -61,10 +61,10 @@ def from_json(text: str) -> ConfigDict:
 
 def overrides(recipe: ConfigDict, given: ConfigDict) -> dict[str, Any]:
   """The fields in which a config is not its recipe: dotted name -> its value."""
-  usual = _flat(recipe)
+  usual = flat(recipe)
   return {
     key: tuple(value) if isinstance(value, list) else value
-    for key, value in _flat(given).items()
+    for key, value in flat(given).items()
     if key not in usual or usual[key] != value
   }
 
@@ -75,7 +75,7 @@ def differences(stored: ConfigDict, given: ConfigDict) -> list[str]:
   Returns:
     Lines "KEY: STORED there, GIVEN here"; empty if the run may go on.
   """
-  a, b = _flat(stored), _flat(given)
+  a, b = flat(stored), flat(given)
   return [
     f"{key}: {a.get(key)!r} there, {b.get(key)!r} here"
     for key in sorted(a.keys() | b.keys())
@@ -113,7 +113,7 @@ def put(config: ConfigDict, key: str, value: Any) -> None:
 
 def known_keys() -> list[str]:
   """Every field, dotted ("loss.temperature")."""
-  return list(_flat(defaults()))
+  return list(flat(defaults()))
 
 
 def nearest_key(key: str) -> str | None:
@@ -131,12 +131,12 @@ def nearest_key(key: str) -> str | None:
   return by_leaf[near[0]] if near else None
 
 
-def _flat(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
   """Dotted keys to values as JSON would give them back."""
-  flat: dict[str, Any] = {}
+  found: dict[str, Any] = {}
   for key, value in config.items():
     if isinstance(value, ConfigDict | dict):
-      flat.update(_flat(value, f"{prefix}{key}."))
+      found.update(flat(value, f"{prefix}{key}."))
     else:
-      flat[prefix + key] = list(value) if isinstance(value, tuple) else value
-  return flat
+      found[prefix + key] = list(value) if isinstance(value, tuple) else value
+  return found

@@ -4,12 +4,12 @@ from ml_collections import ConfigDict
 
 from ncl_jax import augment, checks, data, methods, optimizers
 from ncl_jax.config.fields import CHOICES
-from ncl_jax.config.keys import get
+from ncl_jax.config.keys import flat, get
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
 from ncl_jax.methods import record
 
-# Fields that must be greater than 0, and those that must not be negative.
+# Numbers that must be greater than 0; no other may be negative.
 POSITIVE = (
   "loss.temperature",
   "model.width",
@@ -32,25 +32,6 @@ POSITIVE = (
   "eval.knn_temperature",
   "eval.retrieval_k",
 )
-NOT_NEGATIVE = (
-  "seed",
-  "data.image_size",
-  "data.train_examples",
-  "augment.size",
-  "optimizer.momentum",
-  "optimizer.weight_decay",
-  "optimizer.warmup_epochs",
-  "optimizer.warmup_start",
-  "train.batch_size",
-  "train.epochs",
-  "train.checkpoint_every_minutes",
-  "train.cpu_devices",
-  "train.steps_per_call",
-  "data.on_device_mib",
-  "model.patch",
-  "eval.test_every_epochs",
-  "eval.threshold",
-)
 
 
 def validate(config: ConfigDict) -> None:
@@ -69,10 +50,10 @@ def validate(config: ConfigDict) -> None:
   paths.local(config.data.classes_file)
   paths.absolute(config.train.init_from)
   data.cache_folder(config.data.decoded_cache, config.data.source)
-  for key in POSITIVE:
-    methods.Setting(key, None, record.POSITIVE).check(get(config, key))
-  for key in NOT_NEGATIVE:
-    methods.Setting(key, None, record.NOT_NEGATIVE).check(get(config, key))
+  for key, value in flat(config).items():
+    if isinstance(value, int | float) and not key.startswith("expected."):
+      allowed = record.POSITIVE if key in POSITIVE else record.NOT_NEGATIVE
+      methods.Setting(key, value, allowed).check(value)
   if config.seed >= 2**63:
     raise InputError(f"seed is {config.seed}: it must be less than 2^63")
   if config.loss.learn_temperature:

@@ -29,23 +29,17 @@ def require() -> None:
 
 
 def differences(dtype: str, platform: str) -> list[str]:
-  """Sentences on how results of a platform differ from those on a CPU.
-
-  Args:
-    dtype: of the network, `model.dtype`.
-    platform: "cpu", "gpu" or "tpu".
-  """
+  """Sentences on how results differ from a CPU's, by `model.dtype` and the platform."""
   found = []
   precision = jax.config.values["jax_default_matmul_precision"]
-  if platform in ("gpu", "tpu") and dtype == "float32" and not precision:
+  if platform != "cpu" and dtype == "float32" and not precision:
     found.append(
       "model.dtype=float32: the device rounds the factors of each product to "
       f"{'bfloat16' if platform == 'tpu' else 'TF32'}. Set "
       "JAX_DEFAULT_MATMUL_PRECISION=highest for full float32, which is slower"
     )
-  if platform == "gpu" and "xla_gpu_deterministic_ops" not in os.environ.get(
-    "XLA_FLAGS", ""
-  ):
+  flags = os.environ.get("XLA_FLAGS", "")
+  if platform == "gpu" and "xla_gpu_deterministic_ops" not in flags:
     found.append(
       "a GPU adds in varying order: two equal runs differ in the last bits. Set "
       "XLA_FLAGS=--xla_gpu_deterministic_ops=true for equal results"

@@ -82,7 +82,7 @@ class Checkpoints:
 
   def latest_step(self) -> int | None:
     """The newest complete checkpoint's step, or None."""
-    return max(_steps(self._folder), default=None)
+    return max(steps(self._folder.parent), default=None)
 
   def save(self, step: int, *, model: Any, train: Any) -> None:
     """Starts saving; returns when the arrays are copied, before they are on disk.
@@ -189,12 +189,12 @@ def load_model(
   folder = _folder(workdir)
   if not folder.is_dir():
     raise FileNotFoundError(f"no checkpoints in {folder}: train there first")
-  steps = _steps(folder)
-  chosen = max(steps, default=None) if step is None else step
-  if chosen is None or chosen not in steps:
+  there = steps(workdir)
+  chosen = max(there, default=None) if step is None else step
+  if chosen is None or chosen not in there:
     raise FileNotFoundError(
       f"no checkpoint of step {chosen} in {folder}: there are "
-      f"{', '.join(map(str, steps)) or 'none'}"
+      f"{', '.join(map(str, there)) or 'none'}"
     )
   with _manager(folder) as manager:
     if model is None:
@@ -207,19 +207,15 @@ def load_model(
 
 def steps(workdir: str | pathlib.Path) -> list[int]:
   """The steps of a run's complete checkpoints in ascending order, read from disk."""
-  return _steps(_folder(workdir))
-
-
-def _steps(folder: pathlib.Path) -> list[int]:
-  found = [entry for entry in paths.entries(folder) if entry.name.isdigit()]
+  found = [e for e in paths.entries(_folder(workdir)) if e.name.isdigit()]
   return sorted(int(entry.name) for entry in found if _is_complete(entry))
 
 
 def _copied(tree: Any) -> Any:
   """The arrays in host memory if this is the only process.
 
-  Otherwise Orbax would split the writing of each array among its devices and compile a
-  program per tensor, which takes four seconds instead of half a second.
+  Otherwise Orbax would compile a program per tensor to split the writing among its
+  devices: four seconds instead of half a second.
   """
   if jax.process_count() > 1:
     return tree
@@ -262,13 +258,11 @@ def _is_complete(checkpoint: pathlib.Path) -> bool:
 
 
 def _put_aside_incomplete(folder: pathlib.Path) -> None:
-  """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps.
-
-  In a bucket, where Orbax saves without renaming, it deletes them.
-  """
+  """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps."""
   for entry in paths.entries(folder):
     if entry.name.isdigit() and not _is_complete(entry):
       if paths.in_bucket(folder):
+        # By Orbax, which saves there without renaming.
         logging.warning("the checkpoint %s is not complete: it is deleted", entry)
         continue
       renamed = entry.with_name(f"incomplete-{entry.name}-{time.time_ns()}")
@@ -296,10 +290,7 @@ def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
 
 
 def _check_tensors(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> None:
-  """Compares the stored tensors with the expected ones.
-
-  Orbax's own errors do not name the tensor, and it casts other dtypes silently.
-  """
+  """Compares tensors: Orbax does not name one that is wrong, and casts dtypes."""
   stored_items = manager.item_metadata(step)
   for item, expected_tree in items.items():
     stored_tree = getattr(stored_items, item, None)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import jax
@@ -35,9 +35,8 @@ class Timeouts:
   """How long processes wait for each other, in seconds.
 
   Attributes:
-    start: for all of them to appear, after which JAX ends this one with a message.
-    heartbeat: without a sign of life from one of them, until it counts as dead and the
-      others end with a message.
+    start: for all of them to appear; then JAX ends this one with a message.
+    heartbeat: without a sign of life from one of them; then the others end so.
     hang: for a step, while all of them show signs of life; 0: for ever.
   """
 
@@ -239,12 +238,7 @@ class StopRequests:
         self._sigterm_before = _sigterm_action(_service_action)
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-  ) -> None:
+  def __exit__(self, *unused: object) -> None:
     self._restore(*_NUMBERS)
     if self._sigterm_before:
       _sigterm_action(self._sigterm_before)

@@ -131,10 +131,9 @@ def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
     batch_size: images in a batch; each device gets an equal share.
     wanted: the number to use, as recorded by an earlier run; 0 to choose.
   """
-  chosen_by_user = jax.config.values[
-    "jax_num_cpu_devices"
-  ] > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-  if not chosen_by_user:
+  flags = os.environ.get("XLA_FLAGS", "")
+  chosen = jax.config.values["jax_num_cpu_devices"] > 0
+  if not chosen and "xla_force_host_platform_device_count" not in flags:
     if not wanted:
       cores = resources.cores()
       pays = jax.version.__version_info__ < (0, 11)

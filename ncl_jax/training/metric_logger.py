@@ -1,6 +1,5 @@
 """Logs the steps of a run: `metrics.jsonl`, progress, warnings."""
 
-import collections
 import pathlib
 from typing import Any
 
@@ -32,7 +31,7 @@ class Recorder:
     self._per_epoch, self._log_every = per_epoch, config.train.log_every_steps
     self._width, self._transform = config_lib.widths(config)["z"], config.loss.transform
     self._warned: set[str] = set()
-    self._pending: collections.deque = collections.deque()
+    self._pending: tuple | None = None
 
   def writes(self, step: int) -> bool:
     """Whether the metrics of this step go into the file."""
@@ -51,14 +50,12 @@ class Recorder:
       FloatingPointError: if the previous call made a value that is not finite, naming
         the first such step.
     """
-    self._pending.append((step, count, values, last))
-    if len(self._pending) > 1:
-      self._take()
+    self._take()
+    self._pending = (step, count, values, last)
 
   def flush(self) -> None:
     """Writes all queued metrics; raises as `add`."""
-    while self._pending:
-      self._take()
+    self._take()
     self._log.flush()
 
   def close(self) -> None:
@@ -75,7 +72,9 @@ class Recorder:
     divergence.check(faults, step, f"{exp}The last checkpoint is kept.")
 
   def _take(self):
-    step, count, values, last = self._pending.popleft()
+    if self._pending is None:
+      return
+    (step, count, values, last), self._pending = self._pending, None
     values = dict(values)
     losses, faults = jax.device_get((values["loss"], values.pop("fault")))
     self._check(step, faults[:count])
