@@ -46,24 +46,22 @@ def with_weights_of(
   """
   whole = sharding_lib.replicated(mesh)
   new = state.items()["model"]
-  if methods.of(workdir_lib.read_config(workdir)) is methods.of(config):
-    model, step = checkpoint.load_model(workdir, new, whole)
-    found = model
-  else:
-    stored, step = checkpoint.load_model(workdir, None, whole)
+  stored, step = checkpoint.load_model(workdir, None, whole)
+  names = new["params"].keys() | stored["params"].keys()
+  if methods.of(workdir_lib.read_config(workdir)) is not methods.of(config):
     both = new["params"].keys() & stored["params"].keys()
-    names = [name for name in ("backbone", "projector") if name in both]
+    names = {"backbone", "projector"} & both
+    logging.info("the loss differs: %s loaded, the rest is new", sorted(names))
 
-    def part(model):
-      return {
-        kind: {name: tree[name] for name in names if name in tree}
-        for kind, tree in model.items()
-      }
+  def part(model: Any) -> Any:
+    return {
+      kind: {name: tree for name, tree in parts.items() if name in names}
+      for kind, parts in model.items()
+    }
 
-    found = part(stored)
-    tensors.check_fit(found, part(new), f"the checkpoint of step {step} in {workdir}")
-    model = {kind: {**tree, **found.get(kind, {})} for kind, tree in new.items()}
-    logging.info("the loss differs: %s loaded, the rest is new", " and ".join(names))
+  found = part(stored)
+  tensors.check_fit(found, part(new), f"the checkpoint of step {step} in {workdir}")
+  model: Any = {kind: {**parts, **found.get(kind, {})} for kind, parts in new.items()}
   logging.info(
     "starts from the %d tensors, %d numbers, of step %d in %s",
     len(jax.tree.leaves(found)),
