@@ -4,15 +4,16 @@ A checkpoint has two items. Evaluation reads only `model` (params, batch_stats).
 holds step, opt_state, epoch and, for some methods, the momentum encoder; see
 `TrainState.items`.
 
-Orbax is imported only when a checkpoint is written or read. The import takes a fifth of
-a second, and the first step of a new run need not wait for it.
+Orbax is imported only when a checkpoint is written or read, as importing it takes time.
 """
 
 import contextlib
 import errno
 import functools
+import math
 import os
 import pathlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,10 +88,6 @@ class Checkpoints:
   def save(self, step: int, *, model: Any, train: Any) -> None:
     """Starts saving; returns when the arrays are copied, before they are on disk.
 
-    Args:
-      model: tree for evaluation, {"params", "batch_stats"}.
-      train: tree that only training needs.
-
     Raises:
       FloatingPointError: if a tensor holds NaN or infinity; names it. Nothing is saved,
         and earlier checkpoints are kept.
@@ -107,6 +104,7 @@ class Checkpoints:
     )
     self.wait()
     self._check_lock()
+    self.check_space(model, train)
     self._saving = step
     model, train = _copied(model), _copied(train)
     with self._failures():
@@ -118,6 +116,18 @@ class Checkpoints:
       )
       if not started:
         raise FileExistsError(f"there is one of step {self.latest_step()} already")
+
+  def check_space(self, *trees: Any) -> None:
+    """Raises SaveError if the disk has less free space than the arrays take."""
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
+    in_bucket = paths.in_bucket(self._folder)
+    free = math.inf if in_bucket else shutil.disk_usage(self._folder).free
+    if free < needed:
+      raise SaveError(
+        f"a checkpoint needs {needed / 2**20:,.1f} MiB, and {self._folder} has "
+        f"{free / 2**20:,.1f} MiB of free space. Earlier checkpoints are kept: free "
+        "some space and run the same command again to go on"
+      )
 
   def check(self) -> None:
     """Raises SaveError if the background save has failed; never waits."""
@@ -157,9 +167,6 @@ class Checkpoints:
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
     """Loads (model, train) with the structure, dtypes and shardings of two trees.
 
-    Args:
-      model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
-
     Raises:
       InputError: if a tensor is missing or has another shape or dtype (names it), or
         the files are damaged.
@@ -171,20 +178,16 @@ class Checkpoints:
 def load_model(
   workdir: str | pathlib.Path, model: Any, sharding: Sharding, step: int | None = None
 ) -> tuple[Any, int]:
-  """Loads only the model, on any devices.
+  """Loads only the model, on any devices; returns it and its step.
 
   Args:
     model: tree of arrays or `jax.ShapeDtypeStruct` with the expected structure, shapes
       and dtypes; None accepts any.
     step: of the checkpoint; None for the newest.
 
-  Returns:
-    (model tree, its step).
-
   Raises:
     FileNotFoundError: if there is no such checkpoint; names the directory.
-    InputError: if a tensor is missing or has another shape or dtype (names it), or the
-      files are damaged.
+    InputError: as for `Checkpoints.restore`.
   """
   folder = _folder(workdir)
   if not folder.is_dir():

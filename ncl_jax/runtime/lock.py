@@ -28,22 +28,18 @@ _RENEWALS = 6
 
 @contextlib.contextmanager
 def hold(file: pathlib.Path, use: str) -> Iterator[Callable[[], None]]:
-  """Locks a directory against other processes, and makes it if necessary.
+  """Locks the directory of a lock file, which names its owner; makes it if necessary.
 
   The kernel releases a local lock when the process ends, for whatever reason. On file
   systems without locks, this only logs a warning. In a bucket, the lock of a process
   that was killed ends after `LEASE_SECONDS`; this waits for it.
-
-  Args:
-    file: the lock file; created if necessary, and names its owner.
-    use: what the directory is used for, in the message.
 
   Yields:
     Function that raises SaveError if another process has taken the lock, which is
     possible in a bucket that could not be reached for `LEASE_SECONDS`.
 
   Raises:
-    InputError: if a running process holds the lock; names it.
+    InputError: if a running process holds the lock; names it, and the `use` made.
   """
   if paths.in_bucket(file):
     lease = _Lease(file, use)
@@ -76,8 +72,8 @@ def _in_use(file: pathlib.Path, owner: str, use: str) -> InputError:
 class _Lease:
   """A lock in a bucket: an object that its holder writes again and again.
 
-  Only the server's clock counts. Every write depends on the object's generation, so of
-  two processes that write at the same time one fails.
+  Only the server's clock counts. Of two processes that write the same generation of the
+  object at the same time, one fails.
   """
 
   def __init__(self, file: pathlib.Path, use: str):

@@ -12,9 +12,7 @@ from ncl_jax.host import paths
 
 
 class Profile:
-  """Records some steps of a run.
-
-  Whole calls of the compiled program are recorded: all that overlap with the steps.
+  """Records the calls of the compiled program that overlap with some steps.
 
   Args:
     steps: "FIRST:LAST", counted from 1; "" for none.

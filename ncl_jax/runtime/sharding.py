@@ -16,16 +16,12 @@ AXIS = "data"
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """A mesh with one axis, `data`; the devices of a process are next to each other.
+  """A mesh with one axis, `data`, of some devices or all; those of a process adjoin.
 
   The axis is Auto: losses are written for the global batch and XLA places the
-  collectives. Adjacent devices let each process read consecutive rows of a batch.
-  `jax.make_mesh` would follow the network's topology instead, which mixes processes on
-  most TPU slices and does not support several slices. Only the ring loss would benefit
-  from the topology.
-
-  Args:
-    devices: None for all devices of all processes.
+  collectives. Each process reads consecutive rows of a batch. `jax.make_mesh` would
+  follow the network's topology instead, which mixes processes on most TPU slices, does
+  not support several slices, and would help the ring loss alone.
   """
   devices = jax.devices() if devices is None else devices
   ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
@@ -54,8 +50,6 @@ def batch_sharded(mesh: Mesh) -> NamedSharding:
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
   """The rows of a global batch that belong to this process's devices, ascending.
-
-  The mesh has one axis; its devices may be in any order.
 
   Raises:
     InputError: if the devices cannot share the batch equally.
@@ -122,10 +116,9 @@ def pad_to_devices(mesh: Mesh, batch_size: int) -> int:
 def set_cpu_devices(batch_size: int, wanted: int = 0) -> int:
   """Sets the number of simulated CPU devices, before JAX starts; returns it.
 
-  XLA runs a convolution on one CPU core. With one simulated device per core, a batch
-  uses all cores, and the program is the sharded one that runs on a pod. Measurements
-  showed a gain on jax 0.10 but not on 0.12, hence the version test. A user's choice (by
-  `jax_num_cpu_devices` or XLA_FLAGS) is respected. Accelerators are unaffected.
+  XLA runs a convolution on one CPU core. With one simulated device per core, which pays
+  on jax 0.10 but not on 0.12, a batch uses all cores. A user's choice (by
+  `jax_num_cpu_devices` or XLA_FLAGS) stands. Accelerators are unaffected.
 
   Args:
     batch_size: images in a batch; each device gets an equal share.

@@ -57,14 +57,11 @@ def scores(config: ConfigDict, weights: Any, z: jax.typing.ArrayLike) -> jax.Arr
 def loss(
   config: ConfigDict, weights: Any, z: jax.Array, target: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """The mean loss over what is labelled.
-
-  Args:
-    target: [N, K] class probabilities; a row of zeros is unlabelled.
+  """The mean loss over what is labelled, by class probabilities `target` [N, K].
 
   Returns:
-    (loss, metrics): "accuracy", the mean probability of the predicted class,
-    and "unlabelled", how many rows were left out.
+    (loss, metrics): "accuracy", the mean probability of the predicted class, and
+    "unlabelled", how many rows were left out, as they are all zero.
   """
   given = _transformed(config, weights, z)
   each = losses.cross_entropy(
@@ -81,7 +78,7 @@ def loss(
 
 
 def mixing_weights(config: ConfigDict, key: jax.Array, n: int) -> jax.Array:
-  """Draws mixup's weight lambda from Beta(a, a), a = `loss.mixup`: [n], all the same.
+  """Mixup's weight [n], all the same, from Beta(a, a) with a = `loss.mixup`.
 
   Reference: Zhang et al. 2017 (arXiv:1710.09412).
   """

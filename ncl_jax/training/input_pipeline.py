@@ -86,9 +86,6 @@ def batch_of(
     data: {"image" [M, H W C], "label" [M], "order" [M]}, as `open_feed` gives them,
       and perhaps "tokens" [M, L].
     start: index into the order of the batch's first image.
-
-  Returns:
-    {"image" [size, H, W, C], "label" [size]} and so on, split over the mesh.
   """
   rows = jax.lax.dynamic_slice(data["order"], (start,), (size,))
   rows = jax.lax.with_sharding_constraint(rows, sharding_lib.batch_sharded(mesh))

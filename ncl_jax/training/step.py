@@ -50,10 +50,8 @@ def make_steps(
 ):
   """Several train steps in one call: as many as `steps_in_call` says.
 
-  The numbers are those of single steps, bit for bit. One program serves all seeds.
-
-  Args:
-    config: resolved settings; their seed is ignored.
+  The numbers are those of single steps, bit for bit. One program serves all seeds; the
+  config's is ignored.
 
   Returns:
     `steps(state, data, seed) -> (state, metrics, z, labels)`; data from
@@ -112,13 +110,8 @@ def steps_in_call(
   """How many steps a call makes: up to the next logged step or end of an epoch.
 
   Args:
-    step: steps done so far, a number or an array on a device.
+    step: steps done so far, a number or an array; the result is of its type.
     steps_per_call: the most.
-    per_epoch: steps in an epoch, which no call crosses.
-    log_every: steps between logged ones, at which a call ends.
-
-  Returns:
-    At least 1, of the type of `step`.
 
   >>> [steps_in_call(step, 4, 10, 7) for step in (0, 4, 7, 8)]
   [4, 3, 3, 2]

@@ -1,7 +1,7 @@
 """One update of a train state from given views: loss, gradients, optimiser.
 
-CL and NCL are the same program: the loss sees features after the non-negative
-transform, and the transform "identity" is CL. The same holds for every other method.
+CL and NCL are the same program: the loss sees features after the transform, which is
+"identity" for CL. The same holds for every other method.
 """
 
 from collections.abc import Callable

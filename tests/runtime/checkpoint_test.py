@@ -58,6 +58,26 @@ def test_round_trip_across_device_counts(tmp_path, saved_on, read_on):
   assert_same(alone, model)
 
 
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+  model, train = trees(on(1))
+  size = sum(x.nbytes for x in jax.tree.leaves((model, train)))
+  usage = shutil.disk_usage(tmp_path)
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    for step, free in ((7, size), (8, size - 1)):
+      monkeypatch.setattr(
+        checkpoint.shutil,
+        "disk_usage",
+        lambda path, free=free: usage._replace(free=free),
+      )
+      if step == 8:
+        with pytest.raises(SaveError, match="a checkpoint needs .*Earlier .* kept"):
+          checkpoints.save(step, model=model, train=train)
+      else:
+        checkpoints.save(step, model=model, train=train)
+    assert checkpoints.latest_step() == 7
+  assert not list(tmp_path.glob("checkpoints/8*"))
+
+
 def test_keeps_the_newest(tmp_path):
   model, train = trees(on(1))
   with checkpoint.Checkpoints(tmp_path, keep=2) as checkpoints:
