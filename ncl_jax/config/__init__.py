@@ -7,7 +7,6 @@ them, and what the data fill in is what `config.json` records.
 from ncl_jax.config.build import (
   augmentation,
   model,
-  negatives,
   predictor,
   texts_cut,
   views,
@@ -37,7 +36,6 @@ __all__ = [
   "known_keys",
   "model",
   "nearest_key",
-  "negatives",
   "overrides",
   "predictor",
   "put",
