@@ -32,17 +32,11 @@ _service_action = b""
 
 @dataclasses.dataclass(frozen=True)
 class Timeouts:
-  """How long processes wait for each other, in seconds.
+  """How long processes wait for each other, in seconds, before they end."""
 
-  Attributes:
-    start: for all of them to appear; then JAX ends this one with a message.
-    heartbeat: without a sign of life from one of them; then the others end so.
-    hang: for a step, while all of them show signs of life; 0: for ever.
-  """
-
-  start: int = 300
-  heartbeat: int = 30
-  hang: int = 600
+  start: int = 300  # for all of them to appear
+  heartbeat: int = 30  # for a sign of life from one of them
+  hang: int = 600  # for a step, while all of them show signs of life; 0: for ever
 
 
 _timeouts = Timeouts()

@@ -89,25 +89,24 @@ def train_projector(
   if views < 2 or views % 2:
     raise InputError(f"views = {views}: it must be an even number, at least 2")
   config = _adapted(config, epochs)
-  given = _read(backbone)
   source = source or workdir_lib.load_source(config)
   if source.split("train").partners is not None:
     raise InputError(
       f"{source.name} pairs each image with another: here the pairs are views of one"
     )
-  resolved = config_lib.resolve(config, source)
+  config, path, mesh = workdir_lib.prepare(config, workdir, source)
+  given = _read(backbone, mesh)
   is_resnet = "layer1_0" in given["params"]["backbone"]
-  if is_resnet and resolved.model.backbone not in models.VITS:
-    restore.check_fit(given, resolved, source, str(backbone))
-  expected = _backbone_of(state_lib.shapes(resolved, source))
+  if is_resnet and config.model.backbone not in models.VITS:
+    restore.check_fit(given, config, source, str(backbone))
+  expected = _backbone_of(state_lib.shapes(config, source))
   tensors.check_fit(given, expected, f"the backbone in {backbone}")
-  need = 4 * source.num_examples("train") * views * config_lib.widths(resolved)["h"]
+  need = 4 * source.num_examples("train") * views * config_lib.widths(config)["h"]
   if need > MAX_BYTES:
     raise InputError(
       f"the features of {views} views take {need / 2**30:.1f} GiB, allowed are "
       f"{MAX_BYTES / 2**30:.0f}: fewer --views, or --config.data.train_examples"
     )
-  config, path, mesh = workdir_lib.prepare(config, workdir, source)
   with (
     workdir_lib.hold(path, config, source),
     checkpoint.Checkpoints(path, config.train.keep_checkpoints) as checkpoints,
@@ -152,13 +151,13 @@ def _adapted(config: ConfigDict, epochs: int) -> ConfigDict:
   return config
 
 
-def _read(backbone: str | pathlib.Path) -> Any:
+def _read(backbone: str | pathlib.Path, mesh: Mesh) -> Any:
   """{"params": {"backbone"}, "batch_stats"} from a file or a work directory."""
   path = paths.absolute(backbone)
   if path.is_dir():
-    whole = sharding_lib.replicated(sharding_lib.make_mesh())
-    found, _ = checkpoint.load_model(path, None, whole)
-    return _backbone_of(found)
+    return _backbone_of(
+      checkpoint.load_model(path, None, sharding_lib.replicated(mesh))[0]
+    )
   try:
     return interop.backbone_from_torch(interop.read(path))
   except InputError as error:

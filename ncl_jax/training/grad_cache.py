@@ -11,17 +11,15 @@ Forward = Callable[[Any, Any, Any], tuple[Any, Any]]
 def in_chunks(forward: Forward, chunks: int) -> Forward:
   """Runs a network on a batch chunk after chunk, to be differentiated.
 
-  Only the outputs are kept for the gradient. A loss of all outputs, negatives from the
-  whole batch included, then has its exact gradient in three parts: all chunks forward;
-  the loss and its derivative by the outputs; each chunk forward again and back, the
-  parameters' gradients summed. Memory for activations is that of one chunk, the price a
-  second forward pass.
+  A loss of all outputs, negatives from the whole batch included, has its exact gradient
+  in three parts: all chunks forward; the loss and its derivative by the outputs; each
+  chunk forward again and back, the parameters' gradients summed. Memory for activations
+  is that of one chunk, the price a second forward pass.
 
-  Chunk j has the rows n with n mod k = j. Rows that are split over devices in equal
-  blocks stay where they are if k times the devices divides their number, and chunks do
-  not depend on the number of devices. BatchNorm's running statistics are updated chunk
-  by chunk, j = 0 first. Its batch statistics are those of a chunk: the result differs
-  from the undivided batch's.
+  Chunk j has the rows n with n mod k = j, whatever the number of devices; rows stay on
+  theirs if k times the devices divides N. BatchNorm's batch statistics are those of a
+  chunk, so the result differs from the undivided batch's; its running statistics are
+  updated chunk by chunk, j = 0 first.
 
   Args:
     forward: `forward(params, moving, rows) -> (outputs, moving)`; rows is a tree of

@@ -19,15 +19,10 @@ from ncl_jax.runtime import sharding as sharding_lib
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """Where the training set lies, and how many steps a call of the program makes.
+  """Where the training set lies, and how many steps a call of the program makes."""
 
-  Attributes:
-    on_device: whether every device holds the whole set; else batches are sent to them.
-    steps_per_call: the most; 1 unless `on_device`.
-  """
-
-  on_device: bool
-  steps_per_call: int = 1
+  on_device: bool  # every device holds the whole set; else batches are sent to them
+  steps_per_call: int = 1  # the most; 1 unless `on_device`
 
 
 def layout(config: ConfigDict, source: Source, mesh: Mesh) -> Layout:
