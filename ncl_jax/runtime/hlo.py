@@ -1,6 +1,7 @@
-"""Reads the collectives of a compiled program from its HLO text."""
+"""Reads a compiled program's HLO text: its instructions and its collectives."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 
@@ -11,19 +12,13 @@ KINDS = (
   "all-to-all",
   "collective-permute",
 )
-
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_NAME = re.compile(r'op_name="([^"]*)"')
+_BETWEEN = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _BITS = {"pred": 8, "bf16": 16} | {
   f"{letter}{bits}": bits for letter in "suf" for bits in (4, 8, 16, 32, 64)
 }
-_INSTRUCTION = re.compile(
-  rf"^\s*(?:ROOT )?%?\S+ = (.+?) ({'|'.join(KINDS)})(-start)?\(", re.M
-)
-_ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
-_CHANNEL = re.compile(r"channel_id=(\d+)")
-_ORIGIN = re.compile(r'op_name="([^"]*)"')
-_BETWEEN = re.compile(
-  r' = \((\w+)\[([\d,]*)\].* send\(.*_xla_megascale_transfer_type="(\w+)"'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +28,39 @@ class Collective:
   kind: str
   bytes: int
   origin: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Array:
+  dims: tuple[int, ...]
+  size: int  # bytes, all of them in one kind of memory; `bytes`: in main memory
+  in_main: bool  # otherwise on the chip
+
+  @property
+  def bytes(self) -> int:
+    return self.size if self.in_main else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+  """An instruction of a program, by its text."""
+
+  name: str
+  opcode: str
+  results: tuple[_Array, ...]
+  operands: tuple[str, ...]
+  attributes: str
+
+  @property
+  def bytes(self) -> int:
+    return sum(array.bytes for array in self.results)
+
+  @property
+  def size(self) -> int:
+    return sum(array.size for array in self.results)
+
+
+Computations = dict[str, dict[str, Instruction]]
 
 
 def collectives(text: str) -> Iterator[Collective]:
@@ -45,22 +73,21 @@ def collectives(text: str) -> Iterator[Collective]:
   [Collective(kind='all-reduce', bytes=32, origin='other')]
   """
   channels = set()
-  for match in _INSTRUCTION.finditer(text):
-    shapes, kind, start = match.groups()
-    sizes = [array_bytes(*array) for array in _ARRAY.findall(shapes)]
-    if start and kind == "collective-permute":
-      sizes = sizes[1:2]
-    elif start and kind != "all-reduce":
+  for instruction in _with_opcodes(text, KINDS):
+    kind = instruction.opcode.removesuffix("-start")
+    results = instruction.results
+    if kind != instruction.opcode and kind == "collective-permute":
+      results = results[1:2]
+    elif kind != instruction.opcode and kind != "all-reduce":
       # Operands come first, followed by as many results.
-      sizes = sizes[len(sizes) // 2 :]
-    end = text.find("\n", match.end())
-    rest = text[match.end() : end if end >= 0 else None]
-    channel, name = _CHANNEL.search(rest), _ORIGIN.search(rest)
-    if channel:
+      results = results[len(results) // 2 :]
+    if channel := _CHANNEL.search(instruction.attributes):
       if (kind, channel[1]) in channels:
         continue
       channels.add((kind, channel[1]))
-    yield Collective(kind, sum(sizes), _origin(name[1] if name else ""))
+    name = _NAME.search(instruction.attributes)
+    size = sum(array.size for array in results)
+    yield Collective(kind, size, _part(name[1] if name else ""))
 
 
 def between_slices(text: str) -> Iterator[Collective]:
@@ -70,21 +97,69 @@ def between_slices(text: str) -> Iterator[Collective]:
   >>> list(between_slices(f"%s = (f32[2,3]{{1,0}}, u32[]) send(%x), attributes={name}"))
   [Collective(kind='all-reduce', bytes=24, origin='slices')]
   """
-  for match in _BETWEEN.finditer(text):
-    dtype, shape, kind = match.groups()
-    kind = kind.lower().replace("_", "-")
-    yield Collective(kind, array_bytes(dtype, shape), "slices")
+  for instruction in _with_opcodes(text, ("send",)):
+    if found := _BETWEEN.search(instruction.attributes):
+      kind = found[1].lower().replace("_", "-")
+      yield Collective(kind, instruction.results[0].size, "slices")
 
 
-def array_bytes(dtype: str, shape: str) -> int:
-  """Bytes of an array, `shape` as in "2,3"."""
-  count = 1
-  for side in filter(None, shape.split(",")):
-    count *= int(side)
-  return count * _BITS.get(dtype, 8) // 8
+def _with_opcodes(text: str, opcodes: tuple[str, ...]) -> Iterator[Instruction]:
+  """The instructions of some kinds, at once or begun, wherever they stand."""
+  wanted = re.compile(rf" = .*? ({'|'.join(opcodes)})(-start)?\(")
+  return (_instruction(line) for line in text.splitlines() if wanted.search(line))
 
 
-def _origin(name: str) -> str:
+def parsed(text: str) -> tuple[Computations, str]:
+  """The instructions of each computation by name, and the entry's name."""
+  computations: Computations = {}
+  entry = here = ""
+  for line in text.splitlines():
+    if line.startswith(("%", "ENTRY")) and line.rstrip().endswith("{"):
+      found = re.match(r"(ENTRY )?%?([\w.\-]+)", line)
+      assert found
+      here = found[2]
+      entry = here if found[1] else entry
+      computations[here] = {}
+    elif line[:1] == " " and " = " in line and here:
+      instruction = _instruction(line)
+      computations[here][instruction.name] = instruction
+  return computations, entry
+
+
+def _instruction(line: str) -> Instruction:
+  name, _, rest = line.strip().removeprefix("ROOT ").partition(" = ")
+  end = _closed(rest) if rest.startswith("(") else rest.index(" ")
+  kind, rest = rest[:end], rest[end:].strip()
+  opcode, _, rest = rest.partition("(")
+  end = _closed("(" + rest) - 2
+  inside, attributes = rest[:end], rest[end + 1 :]
+  return Instruction(
+    name.removeprefix("%"),
+    opcode,
+    tuple(_array(*found) for found in _ARRAY.findall(kind)),
+    tuple(re.findall(r"%([\w.\-]+)", inside)),
+    f"{inside})" if opcode in ("parameter", "constant") else attributes,
+  )
+
+
+def _closed(text: str) -> int:
+  """One place behind the end of the bracket that a text begins with."""
+  depth = 0
+  for i, letter in enumerate(text):
+    depth += (letter == "(") - (letter == ")")
+    if not depth:
+      return i + 1
+  return len(text)
+
+
+def _array(dtype: str, dims: str, layout: str) -> _Array:
+  sides = tuple(int(side) for side in dims.split(",") if side)
+  # S(1) and so on are memories on the chip.
+  in_main = not re.search(r"S\([1-9]", layout)
+  return _Array(sides, math.prod(sides) * _BITS.get(dtype, 8) // 8, in_main)
+
+
+def _part(name: str) -> str:
   """The part of the step that an instruction's name belongs to."""
   if re.search(r"bn\d?/|BatchNorm", name):
     return "BatchNorm"

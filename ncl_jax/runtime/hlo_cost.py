@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ncl_jax.runtime import hlo
+from ncl_jax.runtime.hlo import Computations, Instruction, parsed
 
 # Instructions that move nothing by themselves.
 _FREE = (
@@ -22,7 +22,6 @@ _FREE = (
 )
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|ConcatBitcast)"')
 _SLICES = ("slice", "dynamic-slice", "gather")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|branch_computations)=\{?%?([\w.\-]+)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -34,50 +33,12 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 class Operation:
   """What one instruction, or one fusion of them, does on a device.
 
-  Attributes:
-    bytes: read from and written to main memory.
-    flops: of matrix products and convolutions; positions outside the image or between
-      dilated pixels do not count.
-    times: how often it runs in a call of the program.
+  Of convolutions, positions outside the image or between dilated pixels do not count.
   """
 
-  bytes: int
-  flops: int
-  times: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Array:
-  dims: tuple[int, ...]
-  size: int  # bytes
-  in_main: bool  # memory; otherwise in one on the chip
-
-  @property
-  def bytes(self) -> int:
-    """In main memory."""
-    return self.size if self.in_main else 0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Instruction:
-  name: str
-  opcode: str
-  results: tuple[_Array, ...]
-  operands: tuple[str, ...]
-  attributes: str
-
-  @property
-  def bytes(self) -> int:
-    """Of the results, in main memory."""
-    return sum(array.bytes for array in self.results)
-
-  @property
-  def size(self) -> int:
-    """Of the results, in any memory."""
-    return sum(array.size for array in self.results)
-
-
-_Computations = dict[str, dict[str, _Instruction]]
+  bytes: int  # read from and written to main memory
+  flops: int  # of matrix products and convolutions
+  times: int = 1  # that it runs in a call of the program
 
 
 def operations(text: str) -> Iterator[Operation]:
@@ -92,38 +53,42 @@ def operations(text: str) -> Iterator[Operation]:
   >>> list(operations("\\n".join(["ENTRY %m {", *given, product, "}"])))
   [Operation(bytes=124, flops=60, times=1)]
   """
-  computations, entry = _parsed(text)
-  yield from _of_computation(computations, entry, 1)
+  computations, entry = parsed(text)
+  yield from _of_computation(computations, computations[entry], 1)
 
 
 def _of_computation(
-  computations: _Computations, name: str, times: int
+  computations: Computations, known: dict[str, Instruction], times: int
 ) -> Iterator[Operation]:
-  known = computations[name]
   for instruction in known.values():
-    opcode, called = instruction.opcode, _CALLED.search(instruction.attributes)
-    if opcode in _FREE or opcode.endswith("-done"):
+    opcode, free = instruction.opcode, _FREE_CALLS.search(instruction.attributes)
+    if free or opcode in _FREE or opcode.endswith("-done"):
       continue
-    if _FREE_CALLS.search(instruction.attributes):
-      continue
-    if opcode in ("while", "call", "conditional", "async-start") and called:
+    inner = _inside(_CALLED, instruction, computations)
+    if inner and opcode in ("while", "call", "conditional", "async-start"):
       more = times * _trips(instruction, computations)
-      yield from _of_computation(computations, called[1], more)
+      yield from _of_computation(computations, inner, more)
       continue
-    inner = computations.get(called[1], {}) if called else {}
     moved = _moved(instruction, known, inner if opcode == "fusion" else {})
     flops = _flops(instruction, known, computations)
     if moved or flops:
       yield Operation(moved, flops, times)
 
 
-def _trips(instruction: _Instruction, computations: _Computations) -> int:
+def _inside(
+  calls: re.Pattern, instruction: Instruction, computations: Computations
+) -> dict[str, Instruction]:
+  """The instructions of the computation that one calls."""
+  called = calls.search(instruction.attributes)
+  return computations.get(called[1], {}) if called else {}
+
+
+def _trips(instruction: Instruction, computations: Computations) -> int:
   """How often a loop runs; 1 where that is not a number in the program."""
   if trips := _TRIPS.search(instruction.attributes):
     return int(trips[1])
   # A TPU's compiler says it only in the condition: a counter from 0 is less than it.
-  condition = _CONDITION.search(instruction.attributes)
-  inside = computations.get(condition[1], {}) if condition else {}
+  inside = _inside(_CONDITION, instruction, computations)
   root = list(inside.values())[-1] if inside else None
   if not root or root.opcode != "compare" or "direction=LT" not in root.attributes:
     return 1
@@ -132,9 +97,9 @@ def _trips(instruction: _Instruction, computations: _Computations) -> int:
 
 
 def _moved(
-  instruction: _Instruction,
-  known: dict[str, _Instruction],
-  inner: dict[str, _Instruction],
+  instruction: Instruction,
+  known: dict[str, Instruction],
+  inner: dict[str, Instruction],
 ) -> int:
   """Bytes that an instruction reads and writes."""
   sources = [known[name] for name in instruction.operands if name in known]
@@ -172,14 +137,14 @@ def _moved(
   return sum(total.values()) + written
 
 
-def _behind_bitcasts(name: str, inner: dict[str, _Instruction]) -> _Instruction:
+def _behind_bitcasts(name: str, inner: dict[str, Instruction]) -> Instruction:
   while inner[name].opcode == "bitcast":
     name = inner[name].operands[0]
   return inner[name]
 
 
 def _flops(
-  instruction: _Instruction, known: dict[str, _Instruction], computations: _Computations
+  instruction: Instruction, known: dict[str, Instruction], computations: Computations
 ) -> int:
   if instruction.opcode == "dot":
     left = known[instruction.operands[0]].results[0].dims
@@ -189,20 +154,19 @@ def _flops(
   if instruction.opcode == "convolution":
     left, right = (known[name].results[0].dims for name in instruction.operands[:2])
     return _convolution(instruction, left, right)
-  called = _CALLED.search(instruction.attributes)
   if instruction.opcode != "fusion":
     return 0
-  inside = computations.get(called[1], {}) if called else {}
+  inside = _inside(_CALLED, instruction, computations)
   return sum(_flops(inner, inside, computations) for inner in inside.values())
 
 
 def _convolution(
-  instruction: _Instruction, left: tuple[int, ...], right: tuple[int, ...]
+  instruction: Instruction, left: tuple[int, ...], right: tuple[int, ...]
 ) -> int:
   """Twice the multiplications that no padding takes part in, as XLA counts them."""
   labels, window = (p.search(instruction.attributes) for p in (_LABELS, _WINDOW))
   assert labels, instruction
-  of_left, of_right, of_result = labels.groups()
+  of_left, _, of_result = labels.groups()
   result = instruction.results[0].dims
   given = dict(part.split("=") for part in window[1].split()) if window else {}
   spatial = sorted(label for label in of_left if label.isdigit())
@@ -212,77 +176,22 @@ def _convolution(
 
   positions = 1
   for i, label in enumerate(spatial):
-    positions *= _positions(
-      left[of_left.index(label)],
-      right[of_right.index(label)],
-      result[of_result.index(label)],
-      stride=int(along("stride", "1")[i]),
-      low=int(along("pad", "0_0")[i].split("_")[0]),
-      dilation=(int(along("lhs_dilate", "1")[i]), int(along("rhs_dilate", "1")[i])),
+    size, taps, out = (
+      dims[of.index(label)]
+      for dims, of in zip((left, right, result), labels.groups(), strict=True)
     )
-  counts = {"feature_group_count": 1, "batch_group_count": 1}
-  for key in counts:
-    found = re.search(rf"{key}=(\d+)", instruction.attributes)
-    counts[key] = int(found[1]) if found else 1
-  features = left[of_left.index("f")] // counts["feature_group_count"]
-  rows = left[of_left.index("b")] // counts["batch_group_count"]
+    stride, apart, step = (
+      int(along(key, "1")[i]) for key in ("stride", "lhs_dilate", "rhs_dilate")
+    )
+    low = int(along("pad", "0_0")[i].split("_")[0])
+    # Pairs of an output and a window position that meet a pixel.
+    places = (o * stride + k * step - low for o in range(out) for k in range(taps))
+    positions *= sum(p % apart == 0 and 0 <= p // apart < size for p in places)
+
+  def groups(of: str) -> int:
+    found = re.search(rf"{of}_group_count=(\d+)", instruction.attributes)
+    return int(found[1]) if found else 1
+
+  features = left[of_left.index("f")] // groups("feature")
+  rows = left[of_left.index("b")] // groups("batch")
   return 2 * positions * features * rows * result[of_result.index("f")]
-
-
-def _positions(
-  size: int, window: int, out: int, *, stride: int, low: int, dilation: tuple[int, int]
-) -> int:
-  """Pairs of an output and a window position, along an axis, that meet a pixel."""
-  of_left, of_right = dilation
-  places = (o * stride + k * of_right - low for o in range(out) for k in range(window))
-  return sum(p % of_left == 0 and 0 <= p // of_left < size for p in places)
-
-
-def _parsed(text: str) -> tuple[_Computations, str]:
-  """The instructions of each computation by name, and the entry's name."""
-  computations: _Computations = {}
-  entry = here = ""
-  for line in text.splitlines():
-    if line.startswith(("%", "ENTRY")) and line.rstrip().endswith("{"):
-      found = re.match(r"(ENTRY )?%?([\w.\-]+)", line)
-      assert found
-      here = found[2]
-      entry = here if found[1] else entry
-      computations[here] = {}
-    elif line[:1] == " " and " = " in line and here:
-      instruction = _instruction(line)
-      computations[here][instruction.name] = instruction
-  return computations, entry
-
-
-def _instruction(line: str) -> _Instruction:
-  name, _, rest = line.strip().removeprefix("ROOT ").partition(" = ")
-  end = _closed(rest) if rest.startswith("(") else rest.index(" ")
-  kind, rest = rest[:end], rest[end:].strip()
-  opcode, _, rest = rest.partition("(")
-  end = _closed("(" + rest) - 2
-  inside, attributes = rest[:end], rest[end + 1 :]
-  return _Instruction(
-    name.removeprefix("%"),
-    opcode,
-    tuple(_array(*found) for found in _ARRAY.findall(kind)),
-    tuple(re.findall(r"%([\w.\-]+)", inside)),
-    f"{inside})" if opcode in ("parameter", "constant") else attributes,
-  )
-
-
-def _closed(text: str) -> int:
-  """Where the bracket that a text begins with is closed: one place behind it."""
-  depth = 0
-  for i, letter in enumerate(text):
-    depth += (letter == "(") - (letter == ")")
-    if not depth:
-      return i + 1
-  return len(text)
-
-
-def _array(dtype: str, dims: str, layout: str) -> _Array:
-  sides = tuple(int(side) for side in dims.split(",") if side)
-  # S(1) and so on are memories on the chip.
-  in_main = not re.search(r"S\([1-9]", layout)
-  return _Array(sides, hlo.array_bytes(dtype, dims), in_main)
