@@ -263,23 +263,30 @@ def _is_complete(checkpoint: pathlib.Path) -> bool:
 def _put_aside_incomplete(folder: pathlib.Path) -> None:
   """Renames incomplete checkpoints, or Orbax would refuse to save earlier steps."""
   for entry in paths.entries(folder):
-    if entry.name.isdigit() and not _is_complete(entry):
-      if paths.in_bucket(folder):
-        # By Orbax, which saves there without renaming.
-        logging.warning("the checkpoint %s is not complete: it is deleted", entry)
-        continue
-      renamed = entry.with_name(f"incomplete-{entry.name}-{time.time_ns()}")
-      logging.warning("the checkpoint %s is not complete: now %s", entry, renamed.name)
-      entry.rename(renamed)
+    if not entry.name.isdigit() or _is_complete(entry):
+      continue
+    if paths.in_bucket(folder):
+      # By Orbax, which saves there without renaming.
+      logging.warning("the checkpoint %s is not complete: it is deleted", entry)
+      continue
+    renamed = entry.with_name(f"incomplete-{entry.name}-{time.time_ns()}")
+    logging.warning("the checkpoint %s is not complete: now %s", entry, renamed.name)
+    entry.rename(renamed)
 
 
 def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
   """The items of a checkpoint, with the structure and shardings of the given trees."""
   import orbax.checkpoint as ocp
 
+  what = f"the checkpoint of step {step} in {folder}"
   args = {name: ocp.args.StandardRestore(tree) for name, tree in items.items()}
   try:
-    _check_tensors(manager, step, folder, **items)
+    stored = manager.item_metadata(step)
+    for item, expected in items.items():
+      if (found := getattr(stored, item, None)) is None:
+        raise InputError(f"{what} has no item {item}")
+      # Orbax does not name a tensor that is wrong, and casts other dtypes silently.
+      tensors.check_fit(found.tree, expected, what)
     return manager.restore(step, args=ocp.args.Composite(**args))
   except InputError:
     raise
@@ -287,18 +294,6 @@ def _read(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> Any:
     if paths.in_bucket(folder) and (failure := bucket.failure(error)):
       raise Failed(f"{folder / str(step)} could not be read: {failure}") from error
     raise InputError(
-      f"the checkpoint of step {step} in {folder} is damaged; remove "
-      f"{folder / str(step)} to use the one before. ({str(error)[:300]})"
+      f"{what} is damaged; remove {folder / str(step)} to use the one before. "
+      f"({str(error)[:300]})"
     ) from error
-
-
-def _check_tensors(manager: Any, step: int, folder: pathlib.Path, **items: Any) -> None:
-  """Compares tensors: Orbax does not name one that is wrong, and casts dtypes."""
-  stored_items = manager.item_metadata(step)
-  for item, expected_tree in items.items():
-    stored_tree = getattr(stored_items, item, None)
-    if stored_tree is None:
-      raise InputError(f"the checkpoint of step {step} in {folder} has no item {item}")
-    tensors.check_fit(
-      stored_tree.tree, expected_tree, f"the checkpoint of step {step} in {folder}"
-    )

@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
@@ -87,10 +86,6 @@ def initialize(
   given = (bool(coordinator), num_processes > 0, process_id >= 0)
   if not detect and not any(given):
     return
-  where: dict[str, Any] = {}
-  if not detect:
-    where["coordinator_address"] = coordinator
-    where["num_processes"], where["process_id"] = num_processes, process_id
   if any(given) if detect else not all(given):
     raise InputError(
       "several processes need --coordinator, --num_processes and --process_id, all "
@@ -108,7 +103,9 @@ def initialize(
   try:
     with _no_proxy():
       jax.distributed.initialize(
-        **where,
+        coordinator_address=coordinator or None,
+        num_processes=None if detect else num_processes,
+        process_id=None if detect else process_id,
         initialization_timeout=timeouts.start,
         heartbeat_timeout_seconds=timeouts.heartbeat,
         shutdown_timeout_seconds=timeouts.heartbeat,

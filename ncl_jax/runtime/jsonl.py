@@ -153,12 +153,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
 
 
 class Progress:
-  """A progress bar in a terminal, else occasional log lines.
-
-  Args:
-    images_per_step: for the rate in images a second.
-    seconds_between_lines: of the log.
-  """
+  """A progress bar in a terminal, else log lines some seconds apart."""
 
   def __init__(
     self,
@@ -167,17 +162,13 @@ class Progress:
     images_per_step: int,
     seconds_between_lines: float = 15.0,
   ):
-    self._images = images_per_step
-    self._total = total
+    self._images, self._total = images_per_step, total
     self._first: int | None = None
     self._begun = self._said = time.monotonic()
     self._pause = seconds_between_lines
-    watched = sys.stderr.isatty() and jax.process_index() == 0
-    self._bar = (
-      tqdm.tqdm(total=total, initial=start, unit="step", dynamic_ncols=True)
-      if watched
-      else None
-    )
+    self._bar: tqdm.tqdm | None = None
+    if sys.stderr.isatty() and jax.process_index() == 0:
+      self._bar = tqdm.tqdm(total=total, initial=start, unit="step", dynamic_ncols=True)
 
   def update(self, step: int, message: str) -> None:
     """Shows that `step` steps are done, and a message such as the loss."""
@@ -195,14 +186,9 @@ class Progress:
         self._bar = None
     elif now - self._said >= self._pause or step == self._total:
       self._said = now
-      left = (self._total - step) / max(rate, 1e-9)
-      logging.info(
-        "step %d of %d  %s  %s left",
-        step,
-        self._total,
-        text,
-        datetime.timedelta(seconds=round(left)),
-      )
+      seconds = round((self._total - step) / max(rate, 1e-9))
+      left = datetime.timedelta(seconds=seconds)
+      logging.info("step %d of %d  %s  %s left", step, self._total, text, left)
 
   def close(self) -> None:
     """Closes the bar."""

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import logging
 
@@ -50,20 +50,12 @@ def hold(file: pathlib.Path, use: str) -> Iterator[Callable[[], None]]:
       lease.release()
     return
   file.parent.mkdir(parents=True, exist_ok=True)
-
-  def busy(owner: str) -> None:
-    raise _in_use(file, owner, use)
-
-  with locks.held(file, busy):
+  with locks.held(file, lambda owner: _refuse(file, owner, use)):
     yield lambda: None
 
 
-def _owner() -> str:
-  return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _in_use(file: pathlib.Path, owner: str, use: str) -> InputError:
-  return InputError(
+def _refuse(file: pathlib.Path, owner: str, use: str) -> NoReturn:
+  raise InputError(
     f"{file.parent} is in use: {owner} is {use} there. Wait for it, stop it, or choose "
     "another --workdir"
   )
@@ -101,7 +93,7 @@ class _Lease:
       end = found.updated + datetime.timedelta(seconds=seconds)
       until = f"{owner}, whose lease lasts until {end:%Y-%m-%d %H:%M:%S} UTC"
       if seen not in (None, generation):
-        raise _in_use(self._file, f"{until} and was just renewed,", self._use)
+        _refuse(self._file, f"{until} and was just renewed,", self._use)
       # The server tells `now` in whole seconds: without a lease there is nothing left.
       left = (end - now).total_seconds() if seconds else 0.0
       if seen is None and left > 0:
@@ -135,13 +127,14 @@ class _Lease:
 
   def _write(self, generation: int, **options: Any) -> datetime.datetime | None:
     """As `bucket.write`; also succeeds if the answer to an earlier write was lost."""
+    owner = f"process {os.getpid()} on {socket.gethostname()}"
     self._blob.metadata = {
-      "owner": _owner(),
+      "owner": owner,
       "seconds": str(self._seconds),
       "identity": self._identity,
     }
-    content, began = f"{_owner()}\n".encode(), time.monotonic()
-    now = bucket.write(self._blob, content, generation, **options)
+    began = time.monotonic()
+    now = bucket.write(self._blob, f"{owner}\n".encode(), generation, **options)
     if now is not None:
       found = self._blob.bucket.get_blob(self._blob.name)
       if not found or (found.metadata or {}).get("identity") != self._identity:

@@ -104,14 +104,9 @@ def _flops(jaxpr: Any) -> int:
 
 def _inner(parameters: dict[str, Any]) -> list[Any]:
   """The jaxprs inside an equation; for a conditional, the first branch."""
-  found = []
-  for name, value in parameters.items():
-    if name == "branches":
-      value = value[0]
-    value = getattr(value, "jaxpr", value)
-    if hasattr(value, "eqns"):
-      found.append(value)
-  return found
+  values = (v[0] if name == "branches" else v for name, v in parameters.items())
+  found = (getattr(value, "jaxpr", value) for value in values)
+  return [jaxpr for jaxpr in found if hasattr(jaxpr, "eqns")]
 
 
 def peak() -> float | None:
@@ -162,9 +157,9 @@ def report(
 def sentence(row: dict[str, Any]) -> str:
   """The timing summary as a sentence."""
   parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["seconds"].items())
-  used = row["utilisation"]
   if not row["steps"]:
     return f"seconds: {parts}; no step after the first call was timed"
+  used = row["utilisation"]
   share = "unknown here" if used is None else f"{used:.1%} of the bfloat16 peak"
   return (
     f"seconds: {parts}; then {row['step_seconds'] * 1e3:.3g} ms a step, "
