@@ -19,14 +19,7 @@ from ml_collections import ConfigDict
 from ncl_jax import config as config_lib
 from ncl_jax import methods, numerics
 from ncl_jax.data.source import Source
-from ncl_jax.runtime import (
-  checkpoint,
-  compiler,
-  distributed,
-  jsonl,
-  profiler,
-  timing,
-)
+from ncl_jax.runtime import checkpoint, compiler, distributed, jsonl, profiler, timing
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import (
   collapse,
