@@ -8,10 +8,10 @@ loss to `ncl_jax/losses`.
 from ncl_jax.methods.record import LossInputs, Method, Setting
 from ncl_jax.methods.registry import (
   BY_NAME,
+  BY_VARIANT,
   METHODS,
   VARIANTS,
   WITH_TRANSFORM,
-  by_variant,
   check,
   of,
   published,
@@ -21,13 +21,13 @@ from ncl_jax.methods.registry import (
 
 __all__ = [
   "BY_NAME",
+  "BY_VARIANT",
   "METHODS",
   "VARIANTS",
   "WITH_TRANSFORM",
   "LossInputs",
   "Method",
   "Setting",
-  "by_variant",
   "check",
   "of",
   "published",

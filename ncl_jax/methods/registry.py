@@ -26,10 +26,16 @@ METHODS: tuple[Method, ...] = (
   *redundancy.METHODS,
 )
 BY_NAME = {method.name: method for method in METHODS}  # values of `loss.name`
-_PAIRS = tuple(pair for method in METHODS for pair in method.variants)
-VARIANTS = tuple(name for pair in _PAIRS for name in pair)  # values of `config.method`
+# Values of `config.method`: the method, and its variant without the transform.
+BY_VARIANT = {
+  name: (method, pair[0])
+  for method in METHODS
+  for pair in method.variants
+  for name in pair
+}
+VARIANTS = tuple(BY_VARIANT)
 # Those whose features, and class weights where there are any, pass the transform.
-WITH_TRANSFORM = tuple(name for _, name in _PAIRS)
+WITH_TRANSFORM = tuple(name for name in VARIANTS if name != BY_VARIANT[name][1])
 
 
 def of(config: ConfigDict) -> Method:
@@ -37,19 +43,10 @@ def of(config: ConfigDict) -> Method:
   return BY_NAME[config.loss.name]
 
 
-def by_variant(variant: str) -> tuple[Method, str]:
-  """The method of one of `VARIANTS`, and its variant without the transform."""
-  for method in METHODS:
-    for pair in method.variants:
-      if variant in pair:
-        return method, pair[0]
-  raise KeyError(variant)
-
-
 def set_up(config: ConfigDict, variant: str) -> None:
   """Gives a config the loss and the settings of one of `VARIANTS`, in place."""
   config.method = variant
-  method, plain = by_variant(variant)
+  method, plain = BY_VARIANT[variant]
   # CL and NCL are the two sides of a config's own loss, be it CLIP's.
   if method is not pairs.NT_XENT:
     config.loss.name = method.name

@@ -110,7 +110,7 @@ def test_a_class_changes_the_loss_that_needs_labels():
 def test_a_variant_leads_back_to_its_record(variant):
   config = config_lib.defaults()
   config_lib.set_method(config, variant)
-  method, plain = methods.by_variant(variant)
+  method, plain = methods.BY_VARIANT[variant]
   assert methods.of(config) is method
   assert (config.loss.transform == "identity") == (variant == plain)
   assert config_lib.views(config) == method.views
