@@ -2,7 +2,7 @@
 
 Every cache of results takes its keys from here, so that none leaves out an input: the
 data, the weights and settings, and the code. Paths are no part of a key: data that were
-moved are the same data. `data`, `network` and `code` return 16 hexadecimal digits.
+moved are the same data. `data` and `network` return 16 hexadecimal digits.
 
 A split is told from another by its shape, dtype, labels, levels, captions, partners and
 pixels. Arrays of up to `WHOLE_BYTES` are hashed whole. Of larger ones, and of images
@@ -122,19 +122,14 @@ def versions() -> dict[str, str]:
 def stamp(spec: str) -> tuple[tuple[str, int, int], ...]:
   """Tells whether a data set that was loaded may have changed on disk since.
 
-  Returns:
-    Path, size and time of change of the file; of a folder those of itself and of the
-    folders two levels below, so that files that come and go are seen and one that is
-    overwritten is not. Empty for what is no file.
+  Of a folder, itself and the folders two levels below count: files that come and go are
+  seen, and one that is overwritten is not. Empty for what is no file.
   """
   _, _, place = spec.partition(":")
   if not place or paths.scheme(place) or not (path := paths.local(place)).exists():
     return ()
-  found = [path]
-  if path.is_dir():
-    for level in ("*", "*/*"):
-      found += sorted(entry for entry in path.glob(level) if entry.is_dir())
-  stats = [(entry, entry.stat()) for entry in found]
+  folders = (e for level in ("*", "*/*") for e in path.glob(level) if e.is_dir())
+  stats = [(entry, entry.stat()) for entry in [path, *sorted(folders)]]
   return tuple((str(entry), stat.st_size, stat.st_mtime_ns) for entry, stat in stats)
 
 
