@@ -1,5 +1,6 @@
 """Settings: defaults, checks, what the data decide, JSON there and back."""
 
+import itertools
 import json
 import pathlib
 import types
@@ -29,9 +30,12 @@ def source(examples=100, shape=(20, 24, 3)):
   )
 
 
-@pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
-  "argument", [*methods.VARIANTS, *(f"{m},softplus" for m in methods.WITH_TRANSFORM)]
+  ("name", "argument"),
+  [
+    *itertools.product(CONFIGS, methods.VARIANTS),
+    *(("digits", f"{name},softplus") for name in methods.WITH_TRANSFORM),
+  ],
 )
 def test_every_config_is_valid_and_survives_json(name, argument):
   config = get(name, argument)
