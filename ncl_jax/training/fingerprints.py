@@ -108,10 +108,11 @@ def versions() -> dict[str, str]:
   process first asked: reports, commands and plans are made from results.
   """
   root = pathlib.Path(ncl_jax.__file__).parent
-  files = sorted(path.relative_to(root) for path in root.rglob("*.py"))
-  above = ("report", "cli", "preflight")
-  read = [path for path in files if path.parts[0] not in above]
-  told = (part for x in read for part in (str(x.as_posix()), (root / x).read_bytes()))
+  told: list[str | bytes] = []
+  for path in sorted(root.rglob("*.py")):
+    name = path.relative_to(root)
+    if name.parts[0] not in ("report", "cli", "preflight"):
+      told += [name.as_posix(), path.read_bytes()]
   return {
     "ncl_jax": ncl_jax.__version__,
     "jax": jax.__version__,
