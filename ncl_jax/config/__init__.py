@@ -7,6 +7,7 @@ them, and what the data fill in is what `config.json` records.
 from ncl_jax.config.build import (
   augmentation,
   model,
+  negatives,
   predictor,
   texts_cut,
   views,
@@ -36,6 +37,7 @@ __all__ = [
   "known_keys",
   "model",
   "nearest_key",
+  "negatives",
   "overrides",
   "predictor",
   "put",

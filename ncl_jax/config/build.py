@@ -70,6 +70,14 @@ def texts_cut(config: ConfigDict, source: Source) -> list[str]:
   return sentences
 
 
+def negatives(config: ConfigDict) -> str:
+  """How many negatives the loss sets against each positive, for the log.
+
+  Of the global batch, over all devices, processes and chunks.
+  """
+  return methods.of(config).describe_negatives(config.train.batch_size)
+
+
 def widths(config: ConfigDict) -> dict[str, int]:
   """The widths of the layers h, hidden, z and f."""
   settings = config.model

@@ -8,7 +8,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
-from ncl_jax import methods
 from ncl_jax.data import decoded_cache
 from ncl_jax.data.source import Source
 from ncl_jax.host import paths, resources
@@ -110,12 +109,11 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
   total = per_epoch * config.train.epochs
   done = max(checkpoint.steps(path), default=0)
   begins = f"goes on from step {done}" if done else "begins at step 0"
-  negatives = methods.of(config).describe_negatives(config.train.batch_size)
   return [
     f"Training  {config.method.upper()} on {jax.device_count()} "
     f"{jax.default_backend()} device(s): {total} steps of {config.train.batch_size} "
     f"images, {config.train.epochs} epochs of {per_epoch}; {begins} in {path}",
-    f"          loss {config.loss.name}: {negatives}",
+    f"          loss {config.loss.name}: {config_lib.negatives(config)}",
   ]
 
 

@@ -88,8 +88,7 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     config.model.dtype, sharding_lib.platform(mesh)
   ):
     logging.warning("%s", sentence)
-  negatives = method.describe_negatives(config.train.batch_size)
-  logging.info("loss %s: %s", method.name, negatives)
+  logging.info("loss %s: %s", method.name, config_lib.negatives(config))
   for sentence in config_lib.texts_cut(config, source):
     logging.warning("%s: %s", source.name, sentence)
   if config.train.grad_cache_chunks > 1:

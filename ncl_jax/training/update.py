@@ -87,10 +87,7 @@ def _make_loss(config, num_classes, make_views, mesh):
       views,
     )
     if methods.of(config).classifier:
-      target = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
-      weights = params["classifier"]
-      loss, values = classifier.loss(config, weights, seen["z"], target)
-      values["loss"] = loss
+      loss, values = _classify(config, params, seen["z"], labels, num_classes)
       for_teacher: dict[str, Any] = {}
     else:
       loss, values, for_teacher = loss_lib.of_pairs(
@@ -160,3 +157,11 @@ def _probe(params, h, labels):
   hits = known & (logits.argmax(-1) == target)
   accuracy = hits.sum().astype(ce.dtype) / count
   return loss, {"probe_loss": loss, "probe_accuracy": accuracy}
+
+
+def _classify(config, params, z, labels, num_classes):
+  """The classifier's loss; labels [N] or probabilities [N, K]."""
+  if labels.ndim == 1:
+    labels = jax.nn.one_hot(labels, num_classes)
+  loss, values = classifier.loss(config, params["classifier"], z, labels)
+  return loss, {"loss": loss} | values

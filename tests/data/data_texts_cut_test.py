@@ -9,7 +9,7 @@ import tiny
 from programs import ROOT, call
 
 from ncl_jax import config as config_lib
-from ncl_jax import data, losses, methods
+from ncl_jax import data, losses
 from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import sharding
 
@@ -67,11 +67,7 @@ def test_the_number_of_negatives_is_that_of_the_loss(name, batch):
   """Of embeddings all alike the loss is the logarithm of negatives + 1."""
   config = config_lib.defaults()
   config.loss.name, config.train.batch_size = name, batch
-  told = int(
-    re.search(
-      r"has (\d+)", methods.of(config).describe_negatives(config.train.batch_size)
-    )[1]
-  )
+  told = int(re.search(r"has (\d+)", config_lib.negatives(config))[1])
   z = jnp.ones((batch, 2, 3))
   if name == "nt_xent":
     loss = losses.nt_xent(z, temperature=0.5).mean()
@@ -86,9 +82,7 @@ def test_the_number_of_negatives_is_that_of_the_loss(name, batch):
 def test_losses_without_negatives_say_so(name):
   config = config_lib.defaults()
   config.loss.name = name
-  assert (
-    methods.of(config).describe_negatives(config.train.batch_size) == "no negatives"
-  )
+  assert config_lib.negatives(config) == "no negatives"
 
 
 def test_results_count_the_test_images_of_unseen_classes():
