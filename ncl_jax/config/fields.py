@@ -155,6 +155,7 @@ def set_method(config: ConfigDict, argument: str) -> None:
   and NCE also by CE's bias.
 
   Args:
+    config: changed in place.
     argument: one of `methods.VARIANTS`, those with a transform (the config's own) also
       as "ncl,TRANSFORM".
 

@@ -10,7 +10,6 @@ Orbax is imported only when a checkpoint is written or read, as importing it tak
 import contextlib
 import errno
 import functools
-import math
 import os
 import pathlib
 import shutil
@@ -88,6 +87,10 @@ class Checkpoints:
   def save(self, step: int, *, model: Any, train: Any) -> None:
     """Starts saving; returns when the arrays are copied, before they are on disk.
 
+    Args:
+      model: tree for evaluation, {"params", "batch_stats"}.
+      train: tree that only training needs.
+
     Raises:
       FloatingPointError: if a tensor holds NaN or infinity; names it. Nothing is saved,
         and earlier checkpoints are kept.
@@ -104,7 +107,7 @@ class Checkpoints:
     )
     self.wait()
     self._check_lock()
-    self.check_space(model, train)
+    self.check_space(f"the checkpoint of step {step}", model, train)
     self._saving = step
     model, train = _copied(model), _copied(train)
     with self._failures():
@@ -117,14 +120,22 @@ class Checkpoints:
       if not started:
         raise FileExistsError(f"there is one of step {self.latest_step()} already")
 
-  def check_space(self, *trees: Any) -> None:
-    """Raises SaveError if the disk has less free space than the arrays take."""
+  def check_space(self, what: str, *trees: Any) -> None:
+    """Refuses to write what does not fit on the disk, where that can be told before.
+
+    Args:
+      what: is to be written, for the message.
+
+    Raises:
+      SaveError: if there is less free space than the arrays take.
+    """
+    if paths.in_bucket(self._folder):
+      return
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
-    in_bucket = paths.in_bucket(self._folder)
-    free = math.inf if in_bucket else shutil.disk_usage(self._folder).free
+    free = shutil.disk_usage(self._folder).free
     if free < needed:
       raise SaveError(
-        f"a checkpoint needs {needed / 2**20:,.1f} MiB, and {self._folder} has "
+        f"{what} needs {needed / 2**20:,.1f} MiB, and {self._folder} has "
         f"{free / 2**20:,.1f} MiB of free space. Earlier checkpoints are kept: free "
         "some space and run the same command again to go on"
       )
@@ -167,6 +178,9 @@ class Checkpoints:
   def restore(self, step: int, *, model: Any, train: Any) -> tuple[Any, Any]:
     """Loads (model, train) with the structure, dtypes and shardings of two trees.
 
+    Args:
+      model: tree of arrays or `jax.ShapeDtypeStruct` with shardings.
+
     Raises:
       InputError: if a tensor is missing or has another shape or dtype (names it), or
         the files are damaged.
@@ -178,16 +192,20 @@ class Checkpoints:
 def load_model(
   workdir: str | pathlib.Path, model: Any, sharding: Sharding, step: int | None = None
 ) -> tuple[Any, int]:
-  """Loads only the model, on any devices; returns it and its step.
+  """Loads only the model, on any devices.
 
   Args:
     model: tree of arrays or `jax.ShapeDtypeStruct` with the expected structure, shapes
       and dtypes; None accepts any.
     step: of the checkpoint; None for the newest.
 
+  Returns:
+    (model tree, its step).
+
   Raises:
     FileNotFoundError: if there is no such checkpoint; names the directory.
-    InputError: as for `Checkpoints.restore`.
+    InputError: if a tensor is missing or has another shape or dtype (names it), or the
+      files are damaged.
   """
   folder = _folder(workdir)
   if not folder.is_dir():

@@ -122,7 +122,7 @@ class _Run:
     seed = jax.device_put(seed_of(config), sharding_lib.replicated(mesh))
     state = self._first_state(optimizer, seed)
     self.timer.lap("initialise")
-    self.checkpoints.check_space(state.items())
+    self.checkpoints.check_space("a checkpoint", state.items())
     describe.parameters(state.params, config.optimizer.name)
     metrics = self.path / "metrics.jsonl"
     if jax.process_index() == 0:

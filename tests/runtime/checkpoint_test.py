@@ -70,7 +70,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
         lambda path, free=free: usage._replace(free=free),
       )
       if step == 8:
-        with pytest.raises(SaveError, match="a checkpoint needs .*Earlier .* kept"):
+        with pytest.raises(SaveError, match="step 8 needs .*Earlier .* kept"):
           checkpoints.save(step, model=model, train=train)
       else:
         checkpoints.save(step, model=model, train=train)
