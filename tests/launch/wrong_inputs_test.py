@@ -77,7 +77,7 @@ for program, flags, says in [
   ("linear_probe", [OLD, "--protocol=adam"], ["adam", "lbfgs|sgd"]),
   ("linear_probe", [OLD, "--epochs=5"], ["--epochs", "--protocol=sgd"]),
   ("linear_probe", [OLD, "--layers=g"], ["'g'", "h, hidden, z, f"]),
-  ("finetune", [OLD, "--label_fraction=2"], ["label_fraction", "2", "(0, 1]"]),
+  ("finetune", [OLD, "--label_fraction=2"], ["label_fraction", "2", "at most 1"]),
   ("selection", [OLD, "--keep=x"], ["--keep=x", "whole number"]),
   ("selection", [OLD, "--keep=99"], ["99", "8"]),
   ("export", [OLD], ["nothing to write", "--out=FILE"]),
