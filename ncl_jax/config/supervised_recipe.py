@@ -16,6 +16,23 @@ class Recipe:
 
   The defaults are the released code's for CIFAR, those of ImageNet: `for_stem`.
 
+  Attributes:
+    epochs: passes over the training images.
+    batch_size: images a step; with fewer images, the largest power of two that fits.
+    optimizer: "lars" or "sgd", both with momentum.
+    learning_rate: times batch size / 256.
+    momentum: of either optimiser.
+    weight_decay: not on biases and normalisation scales.
+    trust_coefficient: LARS only.
+    clip: LARS only: never a longer step than SGD's.
+    schedule: "cosine" after a linear warm-up, or "step".
+    warmup_epochs: cosine only; at most `epochs`.
+    warmup_start: cosine only: the learning rate of the first step.
+    milestones: step only: epochs after which the rate is a tenth of what it was.
+    label_smoothing: probability that is spread over all classes.
+    layer_decay: the rate of a layer is that of the layer above it, times this.
+    label_fraction: fraction of the training labels used, drawn by class.
+
   Raises:
     InputError: a value outside its range.
 
@@ -23,20 +40,20 @@ class Recipe:
   """
 
   epochs: int = 50
-  batch_size: int = 256  # with fewer images, the largest power of two that fits
-  optimizer: str = "lars"  # or "sgd", both with momentum
-  learning_rate: float = 0.4  # times batch_size / 256
+  batch_size: int = 256
+  optimizer: str = "lars"
+  learning_rate: float = 0.4
   momentum: float = 0.9
-  weight_decay: float = 1e-4  # not on biases and normalisation scales
-  trust_coefficient: float = 0.02  # LARS only
-  clip: bool = True  # LARS only: never a longer step than SGD's
-  schedule: str = "cosine"  # after a linear warm-up; or "step"
-  warmup_epochs: float = 10.0  # cosine only
-  warmup_start: float = 3e-5  # cosine only: the learning rate of the first step
-  milestones: tuple[int, ...] = (60, 80)  # step only: epochs after which it is a tenth
-  label_smoothing: float = 0.0  # probability that is spread over all classes
-  layer_decay: float = 1.0  # a layer's rate, as a factor of that of the layer above it
-  label_fraction: float = 1.0  # of the training labels, drawn by class
+  weight_decay: float = 1e-4
+  trust_coefficient: float = 0.02
+  clip: bool = True
+  schedule: str = "cosine"
+  warmup_epochs: float = 10.0
+  warmup_start: float = 3e-5
+  milestones: tuple[int, ...] = (60, 80)
+  label_smoothing: float = 0.0
+  layer_decay: float = 1.0
+  label_fraction: float = 1.0
 
   def __post_init__(self) -> None:
     """Checks every field."""
