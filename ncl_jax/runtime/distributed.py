@@ -83,13 +83,21 @@ def initialize(
   Raises:
     InputError: if some arguments are missing, or no cluster is found.
   """
-  given = (bool(coordinator), num_processes > 0, process_id >= 0)
-  if not detect and not any(given):
+  given = {
+    "--coordinator": bool(coordinator),
+    "--num_processes": num_processes > 0,
+    "--process_id": process_id >= 0,
+  }
+  missing = [name for name, there in given.items() if not there]
+  if not detect and len(missing) == len(given):
     return
-  if any(given) if detect else not all(given):
+  if len(missing) < len(given) if detect else missing:
+    fault = (
+      "--distributed is too much" if detect else f"{', '.join(missing)} is missing"
+    )
     raise InputError(
-      "several processes need --coordinator, --num_processes and --process_id, all "
-      "three, or --distributed alone"
+      "several processes need --coordinator, --num_processes and --process_id, or "
+      f"--distributed alone: {fault}"
     )
   if not detect and (process_id >= num_processes or ":" not in coordinator):
     raise InputError(

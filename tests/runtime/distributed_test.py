@@ -28,8 +28,8 @@ from ncl_jax.runtime import checkpoint, distributed, jsonl, tensors
 @pytest.mark.parametrize(
   ("settings", "says"),
   [
-    (("host:1", 2, -1), "all three, or"),
-    (("", 2, 0), "all three, or"),
+    (("host:1", 2, -1), "--process_id is missing"),
+    (("", 2, 0), "--coordinator is missing"),
     (("host:1", 2, 2), "a process from 0 to 1"),
     (("host", 2, 0), "HOST:PORT"),
   ],
@@ -37,7 +37,7 @@ from ncl_jax.runtime import checkpoint, distributed, jsonl, tensors
 def test_half_a_set_up_is_refused(settings, says):
   with pytest.raises(InputError, match=says):
     distributed.initialize(*settings)
-  with pytest.raises(InputError, match="--distributed alone"):
+  with pytest.raises(InputError, match="--distributed is too much"):
     distributed.initialize("host:1", 2, 0, detect=True)
 
 
