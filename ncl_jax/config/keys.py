@@ -43,12 +43,14 @@ def from_json(text: str) -> ConfigDict:
   """The inverse of `to_json`.
 
   Raises:
-    InputError: if it is not JSON, or a field is unknown here or of another type.
+    InputError: if it is no JSON object, or a field is unknown here or of another type.
   """
   try:
     values = json.loads(text)
   except json.JSONDecodeError as error:
     raise InputError(f"config.json is not JSON: {error}") from error
+  if not isinstance(values, dict):
+    raise InputError("config.json is JSON, but not an object of fields")
   config = defaults()
   config.expected = ConfigDict(values.pop("expected", {}))
   for key, value in flat(values).items():

@@ -271,6 +271,7 @@ def test_nearest_key(key, near):
   ("text", "says"),
   [
     ("{", "not JSON"),
+    ("[1]", "not an object"),
     (
       json.dumps({"loss": {"temp": 1}}),
       "unknown config field .loss.temp.: did you mean",
