@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ncl_jax import checks
-from ncl_jax.errors import InputError
 
 F = TypeVar("F", bound=Callable)
 
@@ -80,20 +79,6 @@ def key(seed: jax.typing.ArrayLike) -> jax.Array:
   return jax.random.key(seed, impl="threefry2x32")
 
 
-@contextlib.contextmanager
-def reverse_mode_only(message: str) -> Iterator[None]:
-  """Raises an InputError with this message where JAX refuses forward mode.
-
-  JAX refuses `jax.jvp` of a function with a `jax.custom_vjp`.
-  """
-  try:
-    yield
-  except TypeError as error:
-    if "forward-mode" not in str(error):
-      raise
-    raise InputError(message) from error
-
-
 def entropy(p: jax.Array, axis: int = -1) -> jax.Array:
   """`-sum p log p` along `axis` in nats; `0 log 0` is 0 with a finite derivative.
 
@@ -146,14 +131,14 @@ def _with_auto_axes(function, signature, rows, *args, **kwargs):
   mesh = next(filter(None, map(_explicit_mesh, values)), None)
   if mesh is None:
     return function(*args, **kwargs)
-  given = signature.bind(*args, **kwargs).arguments
+  call = signature.bind(*args, **kwargs)
+  given = dict(call.arguments)
   arrays = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
   spec = PartitionSpec()
   if rows and _explicit_mesh(given[rows]):
     spec = PartitionSpec(*jax.typeof(given[rows]).sharding.spec[:1])
 
   def inside(arrays):
-    call = signature.bind(*args, **kwargs)
     call.arguments.update(arrays)
     return function(*call.args, **call.kwargs)
 

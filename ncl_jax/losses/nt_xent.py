@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.losses import sharded, tiles, triangle
+from ncl_jax.losses import tiled
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
-from ncl_jax.numerics import on_any_mesh, reverse_mode_only
+from ncl_jax.numerics import on_any_mesh
 
 
 @on_any_mesh(rows="z")
@@ -71,22 +71,16 @@ def nt_xent(
     positive = jnp.sum(jnp.where(j == i ^ 1, s, 0), axis=1)
     return (jax.nn.logsumexp(s, axis=1) - positive).reshape(-1, 2)
 
-  check_views(z)
+  check_views(z=z)
   temperature = checks.positive("temperature", temperature)
   z = jnp.asarray(z).reshape(-1, jnp.shape(z)[2])
   if block_size is not None:
     checks.whole("block_size", block_size, 2)
     if block_size % 2:
       raise InputError(f"block_size is {block_size}: it must be even, views are pairs")
-  kind = tiles.Kind(
-    block=min(block_size or len(z), len(z)),
-    bounded=tiles.is_bounded(temperature),
-    precision=precision,
-  )
+  block = min(block_size or len(z), len(z))
+  tiling = tiled.Tiling(block, precision, axis_name, ring)
   temperature = jnp.asarray(temperature, jnp.result_type(float))
-  with reverse_mode_only(tiles.NO_FORWARD_MODE):
-    if axis_name is None:
-      return triangle.row_losses(z, temperature, kind).reshape(-1, 2)
-    # One copy per device, so that its gradient is summed over the devices.
-    temperature += jnp.zeros_like(z, temperature.dtype, shape=())
-    return sharded.row_losses(z, temperature, kind, axis_name, ring).reshape(-1, 2)
+  # One copy per device, so that its gradient is summed over the devices.
+  temperature += jnp.zeros_like(z, temperature.dtype, shape=())
+  return tiled.row_losses(z, temperature, tiling).reshape(-1, 2)

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ncl_jax import numerics
+# The axes always have this order, and operands are transposed by hand. In a loop XLA's
+# CPU backend does not reorder axes, and any other order is slow.
+_AXES = ("NHWC", "HWIO", "NHWC")
 
-_NO_FORWARD_MODE = "conv2d supports jax.grad, not jax.jvp: use lax.conv_general_dilated"
 
-
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def conv2d(
   x: jax.Array, kernel: jax.Array, strides: int = 1, padding: int = 0
 ) -> jax.Array:
@@ -37,12 +38,6 @@ def conv2d(
   >>> y[0, :, :, 0].tolist()
   [[4.0, 6.0], [6.0, 9.0]]
   """
-  with numerics.reverse_mode_only(_NO_FORWARD_MODE):
-    return _conv2d(x, kernel, strides, padding)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _conv2d(x: jax.Array, kernel: jax.Array, strides: int, padding: int) -> jax.Array:
   return _convolve(x, kernel, strides, padding)
 
 
@@ -52,7 +47,7 @@ def _convolve(x: jax.Array, kernel: jax.Array, strides: int, padding: int) -> ja
     kernel,
     (strides, strides),
     ((padding, padding), (padding, padding)),
-    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    dimension_numbers=_AXES,
   )
 
 
@@ -84,12 +79,7 @@ def _backward(strides, padding, residuals, dy):
   )
 
 
-_conv2d.defvjp(_forward, _backward)
-
-
-# The axes always have this order, and operands are transposed by hand. In a loop XLA's
-# CPU backend does not reorder axes, and any other order is slow.
-_AXES = ("NHWC", "HWIO", "NHWC")
+conv2d.defvjp(_forward, _backward)
 
 
 def _input_gradient(x, kernel, dy, *, strides, padding):

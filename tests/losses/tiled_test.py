@@ -173,7 +173,7 @@ def test_derivatives_of_tiles():
   def mean(z, block):
     return nt_xent(z, temperature=0.5, block_size=block).mean()
 
-  with pytest.raises(InputError, match="not jax.jvp: leave block_size"):
+  with pytest.raises(TypeError, match="forward-mode"):
     jax.jvp(lambda z: mean(z, 4), (z,), (z,))
   seen, expected = (
     jax.jit(jax.hessian(mean), static_argnums=1)(z, b) for b in (4, None)
