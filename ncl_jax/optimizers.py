@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 
 from ncl_jax import checks
-from ncl_jax.errors import InputError
 from ncl_jax.numerics import at_least_float32
 
 
@@ -101,15 +100,9 @@ def step_decay(
   factor = checks.positive("factor", factor)
   for milestone in milestones:
     checks.whole("milestone", milestone, 0)
-
-  def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-    step = jnp.asarray(step)
-    rate = jnp.asarray(base, float)
-    for milestone in milestones:
-      rate = jnp.where(step >= milestone, factor * rate, rate)
-    return rate
-
-  return schedule
+  # A step of the rate's type, because a user may forbid JAX to mix dtypes.
+  schedule = optax.piecewise_constant_schedule(base, dict.fromkeys(milestones, factor))
+  return lambda step: schedule(jnp.asarray(step, float))
 
 
 class LarsState(NamedTuple):
@@ -194,9 +187,7 @@ def _settings(
   """The settings as Python's numbers, or an InputError; a schedule as it is."""
   if not callable(learning_rate):
     learning_rate = checks.number("learning_rate", learning_rate, 0)
-  momentum = checks.number("momentum", momentum, 0, 1)
-  if momentum == 1:
-    raise InputError("momentum = 1.0: it must be below 1")
+  momentum = checks.number("momentum", momentum, 0, below=1)
   return learning_rate, checks.number("weight_decay", weight_decay, 0), momentum
 
 
@@ -328,7 +319,7 @@ def layerwise(
 
   Reference: layer-wise learning-rate decay, Clark et al. 2020 (arXiv:2003.10555).
   """
-  decay = checks.positive("decay", checks.number("decay", decay, high=1))
+  decay = checks.number("decay", decay, high=1, above=0)
   if decay == 1:
     return make(1.0)
   found = sorted(set(jax.tree.leaves(depths)))

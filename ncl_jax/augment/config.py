@@ -1,10 +1,8 @@
 """The augmentation settings as one frozen, checked dataclass."""
 
 import dataclasses
-import math
-import numbers
-from typing import Any
 
+from ncl_jax import checks
 from ncl_jax.errors import InputError
 
 
@@ -63,62 +61,39 @@ class AugmentConfig:
 
   def __post_init__(self) -> None:
     """Coerces and checks every field."""
-    if not _is_number(self.size) or self.size != int(self.size) or self.size < 1:
-      raise _error("size", self.size, "a whole number of pixels, at least 1")
+    self._set("size", low=1)
+    if self.size != int(self.size):
+      raise InputError(f"augmentation size = {self.size}: it must be a whole number")
     object.__setattr__(self, "size", int(self.size))
     for name in ("flip", "jitter", "grayscale", "blur", "solarize"):
-      self._number(name, 0, 1, "a probability, 0 to 1")
+      self._set(name, 0, 1)
     for name in ("brightness", "contrast", "saturation"):
-      self._number(name, 0, math.inf, "a number, at least 0")
-    self._number("hue", 0, 0.5, "a number of turns, 0 to 0.5")
-    self._number("eval_crop", _ABOVE_0, 1, "a share, above 0 and at most 1")
-    self._range("crop_scale", _ABOVE_0, 1, "above 0 and at most 1")
-    self._range("crop_ratio", _ABOVE_0, math.inf, "above 0")
-    self._range("blur_radius", 0, math.inf, "at least 0")
-    self._numbers("mean", -math.inf, (1, 3), "1 or 3 numbers, one a channel")
-    self._numbers("std", _ABOVE_0, (len(self.mean),), "as many as mean, all above 0")
+      self._set(name, 0)
+    self._set("hue", 0, 0.5)
+    self._set("eval_crop", high=1, above=0)
+    self._set_each("crop_scale", (2,), high=1, above=0)
+    self._set_each("crop_ratio", (2,), above=0)
+    self._set_each("blur_radius", (2,), low=0)
+    self._set_each("mean", (1, 3))
+    self._set_each("std", (len(self.mean),), above=0)
+    for name in ("crop_scale", "crop_ratio", "blur_radius"):
+      first, second = getattr(self, name)
+      if first > second:
+        raise InputError(
+          f"augmentation {name} = {(first, second)}: the two numbers must be in order"
+        )
 
-  def _number(self, name: str, low: float, high: float, allowed: str) -> None:
-    value = getattr(self, name)
-    if not _is_number(value) or not low <= value <= high:
-      raise _error(name, value, allowed)
-    object.__setattr__(self, name, float(value))
+  def _set(self, name: str, *bounds: float, **more: float) -> None:
+    value = checks.number(f"augmentation {name}", getattr(self, name), *bounds, **more)
+    object.__setattr__(self, name, value)
 
-  def _range(self, name: str, low: float, high: float, allowed: str) -> None:
-    given, allowed = getattr(self, name), f"two numbers in order, {allowed}"
-    first, second = self._numbers(name, low, (2,), allowed, high)
-    if first > second:
-      raise _error(name, given, allowed)
-
-  def _numbers(
-    self,
-    name: str,
-    low: float,
-    lengths: tuple[int, ...],
-    allowed: str,
-    high: float = math.inf,
-  ) -> tuple[float, ...]:
+  def _set_each(self, name: str, lengths: tuple[int, ...], **bounds: float) -> None:
     values = getattr(self, name)
-    if (
-      not isinstance(values, (list, tuple))
-      or len(values) not in lengths
-      or not all(_is_number(v) and low <= v <= high for v in values)
-    ):
-      raise _error(name, values, allowed)
-    object.__setattr__(self, name, tuple(float(v) for v in values))
-    return getattr(self, name)
-
-
-_ABOVE_0 = math.nextafter(0, 1)
-
-
-def _is_number(value: Any) -> bool:
-  return (
-    isinstance(value, numbers.Real)
-    and not isinstance(value, bool)
-    and math.isfinite(value)
-  )
-
-
-def _error(name: str, value: Any, allowed: str) -> InputError:
-  return InputError(f"augmentation {name} = {value!r}; allowed: {allowed}")
+    if not isinstance(values, list | tuple) or len(values) not in lengths:
+      raise InputError(
+        f"augmentation {name} = {values!r}: it must have "
+        f"{' or '.join(map(str, lengths))} numbers"
+      )
+    entry = f"augmentation {name} = {values!r}, entry"
+    made = tuple(checks.number(entry, value, **bounds) for value in values)
+    object.__setattr__(self, name, made)

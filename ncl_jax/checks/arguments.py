@@ -16,58 +16,50 @@ import scipy.sparse
 from ncl_jax.errors import InputError
 
 
-def positive(name: str, value: Any) -> Any:
-  """Returns a finite number above 0 as Python's; a traced one passes unseen.
+def number(
+  name: str,
+  value: Any,
+  low: float = -math.inf,
+  high: float = math.inf,
+  *,
+  above: float = -math.inf,
+  below: float = math.inf,
+) -> Any:
+  """Returns a finite number as Python's; a traced one passes unseen.
 
   A Python number takes the type of the array that it meets. One of numpy or jax would
   widen the array, or fail under strict promotion.
-
-  Raises:
-    InputError: not a real number, not finite, or not above 0.
-  """
-  if isinstance(value, jax.core.Tracer):
-    return value
-  found = _finite(name, value)
-  if not found > 0:
-    raise InputError(f"{name} = {value!r}: it must be a finite number above 0")
-  return found
-
-
-def number(
-  name: str, value: Any, low: float = -math.inf, high: float = math.inf
-) -> Any:
-  """Returns a finite number in `low..high`, as `positive` does.
 
   Raises:
     InputError: not a real number, not finite, or out of range.
   """
   if isinstance(value, jax.core.Tracer):
     return value
-  found = _finite(name, value)
-  if not low <= found <= high:
-    bounds = [f", at least {low}"] * (low > -math.inf)
-    bounds += [f", at most {high}"] * (high < math.inf)
-    raise InputError(f"{name} = {value!r}: it must be a finite number{''.join(bounds)}")
-  return found
-
-
-def _finite(name: str, value: Any) -> float:
-  """`value` as a float; NaN unless it is a finite real number."""
   # A string is refused although `float` could read it: "0.2" is a misread flag.
   seen = array(name, value)
   real_number = any(jnp.issubdtype(seen.dtype, x) for x in (jnp.integer, jnp.floating))
   found = float(seen) if real_number and seen.ndim == 0 else math.nan
-  return found if math.isfinite(found) else math.nan
+  if not (math.isfinite(found) and low <= found <= high and above < found < below):
+    bounds = {"above": above, "at least": low, "at most": high, "below": below}
+    stated = [
+      f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)
+    ]
+    raise InputError(
+      f"{name} = {value!r}: it must be a finite number{', ' * bool(stated)}"
+      f"{' and '.join(stated)}"
+    )
+  return found
 
 
-def whole(name: str, value: Any, low: int, high: int | None = None) -> None:
-  """Raises an InputError unless `value` is an int in `low..high` (None = no bound)."""
-  if (
-    not isinstance(value, int | np.integer)
-    or value < low
-    or (high is not None and value > high)
-  ):
-    bound = "" if high is None else f" and at most {high}"
+def positive(name: str, value: Any) -> Any:
+  """Returns a finite number above 0, as `number` does."""
+  return number(name, value, above=0)
+
+
+def whole(name: str, value: Any, low: int, high: float = math.inf) -> None:
+  """Raises an InputError unless `value` is an int in `low..high`."""
+  if not isinstance(value, int | np.integer) or not low <= value <= high:
+    bound = f" and at most {high}" if high < math.inf else ""
     raise InputError(f"{name} = {value!r}: it must be an int, at least {low}{bound}")
 
 
@@ -120,7 +112,7 @@ def features(name: str, f: Any) -> None:
 
 def pixels(name: str, images: Any) -> None:
   """Raises an InputError unless `images` are uint8; floats in 0..1 would look black."""
-  dtype = images.dtype if hasattr(images, "dtype") else np.asarray(images).dtype
+  dtype = array(name, images).dtype
   if dtype != np.uint8:
     raise InputError(
       f"{name} is {dtype}: it must be uint8, 0 to 255; floats in 0..1 become that by "
@@ -137,13 +129,11 @@ def finite(name: str, f: Any, where: Any = None) -> None:
   if not (is_seen(f) and is_seen(where)):
     return
   good = np.isfinite(np.asarray(f))
-  if not good.all():
-    rows = ~good.reshape(len(good), -1).all(1)
-    if where is not None:
-      rows &= np.asarray(where, bool)
-    rows = np.flatnonzero(rows)
-    if not rows.size:
-      return
+  if good.all():
+    return
+  bad = ~good.reshape(len(good), -1).all(1)
+  rows = np.flatnonzero(bad if where is None else bad & np.asarray(where, bool))
+  if rows.size:
     raise InputError(
       f"{len(rows)} of {len(good)} rows of {name} hold NaN or infinity, first row "
       f"{rows[0]}: allowed are finite numbers. Remove the rows, or find out where they "
@@ -158,18 +148,6 @@ def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
       f"{name} has {np.shape(f)[1]} dimensions and {other_name} has "
       f"{np.shape(other)[1]}: they must have the same"
     )
-
-
-def mask(where: Any, n: int) -> None:
-  """Raises an InputError unless `where` has an entry for each of n rows: true or false.
-
-  Numbers other than 0 and 1, such as the positions of rows, are refused.
-  """
-  shape = real("where", where)
-  if shape != (n,):
-    raise InputError(f"where has shape {list(shape)}: it must be [{n}]")
-  if is_seen(where) and not np.isin(np.asarray(where), (0, 1)).all():
-    raise InputError("where holds numbers other than 0 and 1: it says which rows count")
 
 
 def is_seen(given: Any) -> bool:

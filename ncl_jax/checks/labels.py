@@ -1,6 +1,6 @@
 """Labels of any integer type, checked and cast to int32."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def labels(name: str, given: Any, rows: int, num_classes: int) -> jax.Array:
   given = _integers(name, given, rows)
   if is_seen(given):
     _check_range(name, given, f"0..{num_classes - 1}", num_classes)
-  elif not _fits_int32(given.dtype):
+  elif not _fits_int32(given):
     # Clipped before the cast, which could wrap a large label into the range.
     given = jnp.clip(given, max=jnp.asarray(num_classes, given.dtype))
     if jnp.issubdtype(given.dtype, jnp.signedinteger):
@@ -48,28 +48,26 @@ def identities(*named: tuple[str, Any, int]) -> list[jax.Array]:
   for (name, _, _), given in zip(named, sets, strict=True):
     if is_seen(given):
       _check_range(name, given, "0 and above")
-  if all(_fits_int32(x.dtype) or (is_seen(x) and _is_small(x)) for x in sets):
+  if all(_fits_int32(x) for x in sets):
     return [jnp.maximum(_int32(x), -1) for x in sets]
-  ends = [int(end) for end in np.cumsum([len(x) for x in sets])[:-1]]
-  if all(map(is_seen, sets)):
-    everything = [np.asarray(x) for x in sets]
-    none = np.concatenate([x < 0 for x in everything])
-    # int64 and uint64 have no common integer type, but uint64 holds all except -1.
-    ids = np.concatenate([np.maximum(x, 0).astype(np.uint64) for x in everything])
-    numbers = np.where(none, -1, np.unique(ids, return_inverse=True)[1])
-    return [jnp.asarray(x, jnp.int32) for x in np.split(numbers, ends)]
-  kind = np.dtype(f"uint{8 * jnp.result_type(int).itemsize}")
-  for (name, _, _), given in zip(named, sets, strict=True):
-    if is_seen(given) and np.asarray(given).max() > np.iinfo(kind).max:
-      raise InputError(
-        f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: together with "
-        "traced labels they must be renumbered, "
-        "numpy.unique(labels, return_inverse=True)[1]"
-      )
-  negative = jnp.concatenate([jnp.asarray(x < 0) for x in sets])
-  joined = jnp.concatenate([jnp.maximum(x, 0).astype(kind) for x in sets])
-  _, places = jnp.unique(joined, return_inverse=True, size=len(joined))
-  return jnp.split(jnp.where(negative, -1, places.astype(jnp.int32)), ends)
+  # int64 and uint64 have no common integer type, but uint64 holds all except -1.
+  kind, xp, size = np.dtype(np.uint64), cast(Any, np), {}
+  if not all(map(is_seen, sets)):
+    kind = np.dtype(f"uint{8 * jnp.result_type(int).itemsize}")
+    xp, size = jnp, {"size": sum(map(len, sets))}
+    for (name, _, _), given in zip(named, sets, strict=True):
+      if is_seen(given) and np.asarray(given).max() > np.iinfo(kind).max:
+        raise InputError(
+          f"{name} go up to {np.asarray(given).max()}, beyond {kind.name}: together "
+          "with traced labels they must be renumbered, "
+          "numpy.unique(labels, return_inverse=True)[1]"
+        )
+  sets = [np.asarray(x) if is_seen(x) else x for x in sets]
+  ids = xp.concatenate([x.clip(0).astype(kind) for x in sets])
+  negative = xp.concatenate([x < 0 for x in sets])
+  places = xp.unique(ids, return_inverse=True, **size)[1]
+  numbers = jnp.asarray(xp.where(negative, -1, places), jnp.int32)
+  return jnp.split(numbers, [int(end) for end in np.cumsum([*map(len, sets)])[:-1]])
 
 
 def _integers(name: str, given: Any, rows: int) -> Any:
@@ -93,19 +91,17 @@ def _integers(name: str, given: Any, rows: int) -> Any:
   return given
 
 
-def _fits_int32(dtype: Any) -> bool:
-  info = jnp.iinfo(dtype)
-  return info.min >= -(2**31) and info.max < 2**31
-
-
-def _is_small(given: Any) -> bool:
-  return len(given) == 0 or np.asarray(given).max() < 2**31
+def _fits_int32(given: Any) -> bool:
+  info = jnp.iinfo(given.dtype)
+  if info.min >= -(2**31) and info.max < 2**31:
+    return True
+  return is_seen(given) and bool((np.asarray(given) < 2**31).all())
 
 
 def _int32(given: Any) -> jax.Array:
-  if isinstance(given, jax.Array):
-    return given.astype(jnp.int32)  # stays on its device
-  return jnp.asarray(given.astype(np.int32))
+  # A JAX array stays on its device.
+  made = given.astype(np.int32)
+  return made if isinstance(made, jax.Array) else jnp.asarray(made)
 
 
 def _check_range(name: str, given: Any, allowed: str, end: int | None = None) -> None:

@@ -97,9 +97,7 @@ def cross_entropy(
   >>> print(cross_entropy(f, jax.nn.relu(w), jnp.array([0]))[0].round(2))  # log 2
   0.69
   """
-  label_smoothing = checks.number("label_smoothing", label_smoothing)
-  if not 0 <= label_smoothing < 1:
-    raise InputError(f"label_smoothing = {label_smoothing!r}: allowed is [0, 1)")
+  label_smoothing = checks.number("label_smoothing", label_smoothing, 0, below=1)
   s = scores(features, prototypes, bias=bias, scale=scale)
   target = _target(labels, *s.shape).astype(s.dtype)
   mass = target.sum(-1, keepdims=True)

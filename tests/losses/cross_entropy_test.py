@@ -90,7 +90,7 @@ def test_a_label_out_of_range_is_not_a_number_where_it_cannot_be_seen():
     ({"labels": np.array([0, 1, -2, 1, 0])}, "labels run from -2 to 1"),
     ({"labels": np.array([0, 1])}, r"labels have shape \[2\].*\[5\]"),
     ({"scale": 0.0}, "scale = 0.0"),
-    ({"label_smoothing": 1.0}, r"label_smoothing = 1.0: allowed is \[0, 1\)"),
+    ({"label_smoothing": 1.0}, "label_smoothing = 1.0: .* at least 0 and below 1"),
     ({"bias": np.ones(4)}, r"bias has shape \[4\]"),
     ({"prototypes": np.ones((3, 5))}, r"features \[5, 4\] and prototypes \[3, 5\]"),
   ],
