@@ -61,13 +61,10 @@ def pair_recall(
     tied = wrong + ((s == best) & right).sum(1)
     for k in ks:
       # The probability that no remaining place goes to a partner.
-      missed = np.where(above >= k, 1.0, 0.0)
-      inside = above < k
-      chance = np.ones(len(s))
+      missed = np.ones(len(s))
       for place in range(min(k, n)):
         left = np.maximum(wrong - place, 0) / np.maximum(tied - place, 1)
-        chance *= np.where(place < k - above, left, 1.0)
-      missed[inside] = chance[inside]
+        missed *= np.where(place < k - above, left, 1.0)
       found[k] += float(np.sum(1 - missed))
   return {k: total / n for k, total in found.items()}
 

@@ -1,6 +1,7 @@
 """Scores from fitted predictors, and from votes of the dimension that varies least."""
 
 import numpy as np
+import scipy.special
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
@@ -29,10 +30,11 @@ def explicitness(f: np.ndarray, factors: np.ndarray, seed: int = 0) -> float:
   """
   from sklearn.linear_model import LogisticRegression
   from sklearn.metrics import roc_auc_score
+  from sklearn.preprocessing import StandardScaler
 
   f, factors = samples.checked(f, factors)
   train, test = samples.halves(len(f), seed)
-  x = _standardized(f, train)
+  x = StandardScaler().fit(f[train]).transform(f)
   scores = []
   for values in factors.T:
     known = np.unique(values[train])
@@ -157,13 +159,5 @@ def _concentration(r: np.ndarray) -> np.ndarray:
   if r.shape[1] == 1:
     return np.ones(len(r))
   total = r.sum(1, keepdims=True)
-  p = np.divide(r, total, out=np.zeros_like(r), where=total > 0)
-  entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1)
-  return 1 - entropy / np.log(r.shape[1])
-
-
-def _standardized(f: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Columns of mean 0 and deviation 1 over `rows`; constant columns become 0."""
-  f = f - f[rows].mean(0)[None]
-  deviation = f[rows].std(0)
-  return np.where(deviation > 1e-9, f / np.where(deviation > 0, deviation, 1), 0)
+  p = r / np.where(total > 0, total, 1)
+  return 1 - scipy.special.entr(p).sum(1) / np.log(r.shape[1])
