@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ncl_jax.losses.similarities import check_same_shape, check_views
+from ncl_jax.losses.similarities import check_views
 from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 
@@ -34,7 +34,6 @@ def byol(predictions: jax.typing.ArrayLike, targets: jax.typing.ArrayLike) -> ja
   >>> byol(p, p[:, ::-1]).tolist(), byol(p, p).tolist()
   ([0.0], [4.0])
   """
-  check_views(predictions, "predictions")
-  check_same_shape("predictions", predictions, "targets", targets)
+  check_views(predictions=predictions, targets=targets)
   p, t = l2_normalize(predictions), jax.lax.stop_gradient(l2_normalize(targets))
   return jnp.sum(2 - 2 * jnp.sum(p * t[:, ::-1], axis=2), axis=1)

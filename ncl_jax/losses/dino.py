@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
-from ncl_jax.losses.similarities import check_same_shape, check_views
+from ncl_jax.losses.similarities import check_views
 from ncl_jax.numerics import at_least_float32, on_any_mesh
 
 
@@ -48,8 +48,7 @@ def dino(
   >>> print(dino(s, s, jnp.zeros(4)).round(4))  # log 4
   [1.3863]
   """
-  check_views(student, "student")
-  check_same_shape("student", student, "teacher", teacher)
+  check_views(student=student, teacher=teacher)
   student_temperature = checks.positive("student_temperature", student_temperature)
   teacher_temperature = checks.positive("teacher_temperature", teacher_temperature)
   _check_centre(centre, teacher)
@@ -83,7 +82,7 @@ def dino_centre(
   [1. 2.]
   """
   momentum = checks.number("momentum", momentum, 0, 1)
-  check_views(teacher, "teacher")
+  check_views(teacher=teacher)
   _check_centre(centre, teacher)
   t = at_least_float32(teacher)
   mean = jnp.mean(t, axis=(0, 1))

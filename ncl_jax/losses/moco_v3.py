@@ -4,13 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from ncl_jax import checks
-from ncl_jax.losses.similarities import (
-  PRECISIONS,
-  check_same_shape,
-  check_views,
-  product,
-  rounded,
-)
+from ncl_jax.losses.similarities import PRECISIONS, check_views, product, rounded
 from ncl_jax.numerics import l2_normalize, on_any_mesh
 
 
@@ -53,8 +47,7 @@ def moco_v3(
   >>> print(moco_v3(z, z, temperature=0.5).round(3))  # 2 log(1 + exp(-2))
   [0.254 0.254]
   """
-  check_views(queries, "queries")
-  check_same_shape("queries", queries, "keys", keys)
+  check_views(queries=queries, keys=keys)
   temperature = checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   q, k = l2_normalize(queries), jax.lax.stop_gradient(l2_normalize(keys))

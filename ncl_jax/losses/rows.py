@@ -11,15 +11,9 @@ from ncl_jax import checks
 def each(
   row_loss: Callable[[Any], jax.Array], rows: Any, block_size: int | None
 ) -> jax.Array:
-  """Applies a function of one row to all rows of a tree of arrays; returns [B].
+  """Applies a function of one row to all rows of a tree of arrays [B, ...]: [B].
 
-  Args:
-    rows: tree of arrays [B, ...].
-    block_size: rows at a time; memory is that of one block, forward and backward. None:
-      all.
-
-  Raises:
-    InputError: a block size that is not an int of at least 1.
+  `block_size` rows at a time take the memory of one block, forward and backward.
   """
   if block_size is None:
     return jax.vmap(row_loss)(rows)

@@ -14,12 +14,8 @@ def product(a: jax.Array, b: jax.Array, precision: str) -> jax.Array:
   """The matrix product `a b`, accumulated in the type of `a`.
 
   Similarities are divided by the temperature, which magnifies rounding errors. Some
-  devices round to bfloat16 or TF32 by default; here only `precision="bfloat16"` does.
-
-  Args:
-    a: [n, k] float32 or float64.
-    b: [k, m] of the same type.
-    precision: "highest", or "bfloat16", which rounds the factors on any device.
+  devices round to bfloat16 or TF32 by default. Here only `precision="bfloat16"` rounds
+  the factors, and does so on any device.
   """
   if precision == "bfloat16":
     low = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
@@ -33,25 +29,17 @@ def rounded(a: jax.Array, precision: str) -> jax.Array:
   return jax.lax.reduce_precision(a, 8, 7) if precision == "bfloat16" else a
 
 
-def check_views(z: jax.typing.ArrayLike, name: str = "z") -> None:
-  """Raises InputError unless `z` is [N, 2, D], real and not empty."""
-  shape = checks.real(name, z)
-  if len(shape) != 3 or shape[1] != 2 or 0 in shape:
-    raise InputError(
-      f"{name} has shape {list(shape)}: it must be [N, 2, D], two views of each example"
-    )
-
-
-def check_same_shape(
-  name: str, a: jax.typing.ArrayLike, other: str, b: jax.typing.ArrayLike
-) -> None:
-  """Raises InputError unless two arrays have the same shape."""
-  shapes = checks.real(name, a), checks.real(other, b)
-  if shapes[0] != shapes[1]:
-    raise InputError(
-      f"{name} has shape {list(shapes[0])} and {other} {list(shapes[1])}: they must be "
-      "the same"
-    )
+def check_views(**named: jax.typing.ArrayLike) -> None:
+  """Raises InputError unless all are [N, 2, D], real, of one shape and not empty."""
+  shapes = {name: list(checks.real(name, z)) for name, z in named.items()}
+  for name, shape in shapes.items():
+    if len(shape) != 3 or shape[1] != 2 or 0 in shape:
+      raise InputError(
+        f"{name} has shape {shape}: it must be [N, 2, D], two views of each example"
+      )
+    if shape != next(iter(shapes.values())):
+      seen = " and ".join(f"{name} has shape {shape}" for name, shape in shapes.items())
+      raise InputError(f"{seen}: they must be the same")
 
 
 def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
@@ -66,14 +54,8 @@ def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
 def all_pairs(
   z: jax.typing.ArrayLike, temperature: jax.typing.ArrayLike, precision: str
 ) -> jax.Array:
-  """Cosines over temperature of all pairs of rows of `z` [N, 2, D]: [2N, 2N].
-
-  The diagonal is -inf.
-
-  Raises:
-    InputError: another shape, or a temperature that is not a finite number above 0.
-  """
-  check_views(z)
+  """Cosines over temperature of all rows of `z` [N, 2, D]: [2N, 2N], diagonal -inf."""
+  check_views(z=z)
   temperature = checks.positive("temperature", temperature)
   f = l2_normalize(z).reshape(-1, jnp.shape(z)[2])
   s = product(f, f.T, precision) / temperature

@@ -46,7 +46,7 @@ def sup_con(
   [[1.2 1.2]
    [1.2 1.2]]
   """
-  check_views(z)
+  check_views(z=z)
   temperature = checks.positive("temperature", temperature)
   checks.choice("precision", precision, PRECISIONS)
   f = l2_normalize(z).reshape(-1, jnp.shape(z)[2])
