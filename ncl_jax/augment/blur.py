@@ -16,16 +16,9 @@ def box_weights(radius: jax.Array, largest: float) -> jax.Array:
   The box has the half-width `r + 1/2`. With `s = radius^2 / 3` and
   `l = floor((sqrt(12 s + 1) - 1) / 2)`,
   `r = l + (2 l + 1) (l (l + 1) - 3 s) / (6 (s - (l + 1)^2))`, so that three boxes
-  together have the variance `radius^2`. A pixel's weight is the part of it that the box
-  covers.
-
-  Args:
-    radius: [N], standard deviation of three boxes in pixels, at least 0; 0 gives a box
-      of one pixel.
-    largest: the largest radius possible; it sets the number of distances.
-
-  Returns:
-    [M + 1, N], for distances 0 to M; those above 0 occur on both sides.
+  together have the variance `radius^2`; 0 gives a box of one pixel. A pixel's weight is
+  the part of it that the box covers. The result is [M + 1, N] for radii [N], for
+  distances 0 to M as `largest` needs them; those above 0 occur on both sides.
 
   Reference: Gwosdek et al. 2011 ("extended box blur"); Pillow's GaussianBlur.
   """

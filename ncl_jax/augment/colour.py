@@ -11,7 +11,7 @@ from ncl_jax.errors import InputError
 
 # torchvision's weights of R, G and B in the luminance (ITU-R BT.601, truncated).
 _LUMINANCE = (0.2989, 0.587, 0.114)
-_AMOUNTS = ("brightness", "contrast", "saturation", "hue")
+JITTERS = ("brightness", "contrast", "saturation", "hue")
 
 
 def brightness(images: jax.Array, factor: jax.Array) -> jax.Array:
@@ -107,7 +107,7 @@ def _turned(images: jax.Array, shift: jax.Array) -> jax.Array:
   # Grey pixels have difference 0 and chroma 0, so their hue does not matter.
   sixths = difference / jnp.where(chroma == 0, 1, chroma) + sector
   n = jnp.array([5, 3, 1], images.dtype)[None, None, None, :]
-  k = n + (sixths + 6 * _per_image(shift, images))
+  k = n + (sixths + 6 * shift[:, None, None, None])
   k = k - 6 * jnp.floor(k / 6)
   return value - chroma * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
 
@@ -139,7 +139,7 @@ def color_jitter(
   """
   images = given.images(images, unit=True, coloured=True)
   for name in amounts:
-    checks.choice("amounts", name, _AMOUNTS)
+    checks.choice("amounts", name, JITTERS)
   amounts = {name: given.per_image(name, x, images) for name, x in amounts.items()}
   shape = checks.real("order", order)
   if shape != (len(images), len(amounts)):
@@ -147,11 +147,7 @@ def color_jitter(
       f"order has shape {list(shape)}: it must be [{len(images)}, {len(amounts)}], one "
       "entry for each image and operation"
     )
-  references = {
-    "brightness": lambda x: jnp.zeros((1, 1, 1, 1), x.dtype),
-    "contrast": _mean_luminance,
-    "saturation": _luminance,
-  }
+  references = {"contrast": _mean_luminance, "saturation": _luminance}
 
   def turn(x: jax.Array, operation: jax.Array) -> tuple[jax.Array, None]:
     # All blends share one formula, so choosing one means choosing factor and reference.
@@ -161,14 +157,16 @@ def color_jitter(
       if name != "hue":
         mine = operation == i
         factor = jnp.where(mine, amount, factor)
-        reference = jnp.where(_per_image(mine, x), references[name](x), reference)
+        if name in references:
+          mine = mine[:, None, None, None]
+          reference = jnp.where(mine, references[name](x), reference)
     blended = _blend(x, reference, factor)
     if "hue" not in amounts:
       return blended, None
     # From x, not from `blended`: XLA would recompute the chain for each use.
-    is_hue = _per_image(operation == list(amounts).index("hue"), x)
+    is_hue = operation == list(amounts).index("hue")
     turned = _turned(x, amounts["hue"]) if x.shape[-1] == 3 else x
-    return jnp.where(is_hue, turned, blended), None
+    return jnp.where(is_hue[:, None, None, None], turned, blended), None
 
   # A loop, because unrolled turns fuse into code that is 20 times slower on CPU.
   return jax.lax.scan(turn, images, jnp.asarray(order).T)[0]
@@ -224,19 +222,11 @@ def normalize(
   return (images - means) / jnp.array(std, images.dtype)[None, None, None, :]
 
 
-def _per_image(values: jax.Array, images: jax.Array) -> jax.Array:
-  """[N] -> [N, 1, 1, 1]; numbers are cast to the dtype of the images."""
-  values = jnp.asarray(values)
-  if values.dtype != bool:
-    values = values.astype(images.dtype)
-  return values[:, None, None, None]
-
-
 def _blend(
   images: jax.Array, reference: jax.Array | float, factor: jax.Array
 ) -> jax.Array:
   """`clip(factor x + (1 - factor) reference, 0, 1)`; exactly x at factor 1."""
-  factor = _per_image(factor, images)
+  factor = factor[:, None, None, None]
   return jnp.clip(factor * images + (1 - factor) * reference, 0, 1)
 
 

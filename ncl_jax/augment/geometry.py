@@ -85,16 +85,8 @@ def resize_weights(
 
   Output pixel i lies at `c = (i + 1/2) length / size` inside the crop. Input pixel j of
   the crop has weight `k((j + 1/2 - c) / max(length / size, 1))`, where k is Keys' cubic
-  with a = -1/2. Rows are divided by their sums.
-
-  Args:
-    start: [...] first pixel of the crop.
-    length: [...] number of pixels of the crop, at least 1.
-    size: number of output pixels.
-    extent: number of pixels of the whole image along this axis.
-
-  Returns:
-    [..., size, extent], rows sum to 1, zero outside the crop.
+  with a = -1/2. Rows are divided by their sums. For crops [...] of an image of `extent`
+  pixels the result is [..., size, extent], zero outside the crop.
 
   Reference: Keys 1981; Pillow's and torchvision's antialiased resize.
   """
@@ -128,12 +120,7 @@ def resize_bands(
   block: int,
   dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
-  """The non-zero part of `resize_weights`, in blocks of output pixels.
-
-  The other arguments are those of `resize_weights`.
-
-  Args:
-    block: output pixels in a block, a divisor of `size`; there are K blocks.
+  """The non-zero part of `resize_weights`, in K blocks of `block` output pixels.
 
   Returns:
     int32 [..., K], the first of each block's J input pixels, and weights
@@ -161,10 +148,7 @@ def apply_bands(
   rows: tuple[jax.Array, jax.Array],
   columns: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
-  """`apply_separable` with matrices from `resize_bands`: less arithmetic, but gathers.
-
-  `rows` and `columns` are bands of [N, V] crops along the two axes.
-  """
+  """`apply_separable` with bands of [N, V] crops: less arithmetic, but gathers."""
   highest = jax.lax.Precision.HIGHEST
 
   def slices(x: jax.Array, first: jax.Array, width: int, axis: int) -> jax.Array:
@@ -200,12 +184,7 @@ def apply_separable(
 def crop_matrices(
   boxes: jax.Array, height: int, width: int, size: int, dtype: jnp.dtype
 ) -> tuple[jax.Array, jax.Array]:
-  """Matrices that crop boxes and resize them to `size` x `size` pixels.
-
-  Returns:
-    (rows [..., size, height], columns [..., size, width]), where `height` and `width`
-    are those of the image.
-  """
+  """Row and column matrices that crop boxes [..., 4] and resize them; see above."""
   rows = resize_weights(boxes[..., 0], boxes[..., 2], size, height, dtype)
   columns = resize_weights(boxes[..., 1], boxes[..., 3], size, width, dtype)
   return rows, columns
@@ -216,14 +195,8 @@ def random_crops(
 ) -> jax.Array:
   """Crops, resizes and optionally flips boxes of each image; see `resized_crop`.
 
-  Args:
-    boxes: int [N, V, 4]: top, left, height, width, in pixels, inside the image.
-    flipped: bool [N, V], whether to flip horizontally; None: no flips.
-    block: output pixels at a time, a divisor of `size`. `size` itself selects
-      `apply_separable`, which has no gathers.
-
-  Returns:
-    [N, V, size, size, C].
+  `boxes` are [N, V, 4], `flipped` [N, V] or None, the result [N, V, size, size, C].
+  `block` output pixels are computed at a time; `size` itself selects `apply_separable`.
   """
   _, height, width, _ = images.shape
   if block == size:

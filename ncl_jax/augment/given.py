@@ -11,38 +11,27 @@ Array = jax.typing.ArrayLike
 
 
 def images(given: Array, *, unit: bool = False, coloured: bool = False) -> jax.Array:
-  """Returns images in at least float32.
+  """Returns images [N, H, W, C] in at least float32, or raises an InputError.
 
-  Args:
-    given: [N, H, W, C] real numbers.
-    unit: whether the operation is defined on [0, 1]: levels of 0 to 255 are refused.
-    coloured: whether C has to be 1 or 3.
-
-  Raises:
-    InputError: another shape or type, or images without a pixel.
+  With `unit` they have to be in [0, 1], so levels of 0 to 255 are refused; with
+  `coloured` C has to be 1 or 3.
   """
   shape = checks.real("images", given)
   if len(shape) != 4 or 0 in shape[1:]:
     raise InputError(f"images have shape {list(shape)}: they must be [N, H, W, C]")
   if coloured and shape[3] not in (1, 3):
     raise InputError(f"images have {shape[3]} channels: allowed are 1 and 3")
-  dtype = jnp.result_type(checks.array("images", given))
-  if unit and jnp.issubdtype(dtype, jnp.integer):
+  x = checks.array("images", given)
+  if unit and jnp.issubdtype(x.dtype, jnp.integer):
     raise InputError(
-      f"images are {dtype}: they must be in [0, 1]; levels become that by images / 255"
+      f"images are {x.dtype}: they must be in [0, 1]; levels become that by "
+      "images / 255"
     )
-  return at_least_float32(checks.array("images", given))
+  return at_least_float32(x)
 
 
 def per_image(name: str, given: Array, x: jax.Array) -> jax.Array:
-  """Returns a number for each image, in the type of the images.
-
-  Args:
-    given: [N] real numbers.
-
-  Raises:
-    InputError: another shape or type.
-  """
+  """Returns [N] numbers in the type of the images `x`, or raises an InputError."""
   shape = checks.real(name, given)
   if shape != x.shape[:1]:
     raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ncl_jax import checks
 from ncl_jax.augment.blur import gaussian_blur
-from ncl_jax.augment.colour import color_jitter, grayscale, normalize, solarize
+from ncl_jax.augment.colour import JITTERS, color_jitter, grayscale, normalize, solarize
 from ncl_jax.augment.config import AugmentConfig
 from ncl_jax.augment.geometry import (
   BOX_PARAMETERS,
@@ -121,32 +121,20 @@ def _views_in_parts(
   # Each part takes examples from every device, so that no example moves.
   devices = math.gcd(n, jax.device_count())
   each = n // devices
-  parts = min(each, -(-each * 4 * views * size * size * channels // _PART_BYTES))
-  if parts <= 1:
+  parts = -(-each * 4 * views * size * size * channels // _PART_BYTES)
+  part = next(k for k in range(max(1, each // parts), 0, -1) if each % k == 0)
+  if part == each:
     return _views(u, images, config, block)
-  part = -(-each // parts)
-  parts = -(-each // part)  # fewer, if rounding up the part leaves none for the last
 
   def split(x: jax.Array) -> jax.Array:
-    return x.reshape(devices, each, *x.shape[1:])
+    return x.reshape(devices, each, *x.shape[1:]).swapaxes(0, 1)
 
-  numbers, split_images = jax.tree.map(split, u), split(images)
-
-  def make(i: jax.Array, x: jax.Array) -> jax.Array:
-    # The last part may overlap the one before, to have the same size.
-    start = jnp.minimum(i * part, each - part)
-
-    def few(a: jax.Array) -> jax.Array:
-      a = jax.lax.dynamic_slice_in_dim(a, start, part, 1)
-      return a.reshape(devices * part, *a.shape[2:])
-
-    made = _views(jax.tree.map(few, numbers), few(split_images), config, block)
-    made = made.reshape(devices, part, *x.shape[2:])
-    return jax.lax.dynamic_update_slice_in_dim(x, made, start, 1)
-
-  x = jnp.zeros((devices, each, views, size, size, channels), jnp.float32)
-  x = jax.lax.fori_loop(0, parts, make, x)
-  return x.reshape(n, *x.shape[2:])
+  made = jax.lax.map(
+    lambda given: _views(given[0], given[1], config, block),
+    jax.tree.map(split, (u, images)),
+    batch_size=part,
+  )
+  return made.swapaxes(0, 1).reshape(n, *made.shape[2:])
 
 
 def _views(
@@ -213,13 +201,12 @@ def eval_view(images: jax.Array, config: AugmentConfig) -> jax.Array:
   return normalize(x, config.mean, config.std)
 
 
-_JITTERS = ("brightness", "contrast", "saturation", "hue")
 # Uniform numbers per view and step. Steps that are switched off use theirs too, so that
 # switching one off does not change the others.
 _COUNTS = {
   "crop": BOX_PARAMETERS,
   "flip": 1,
-  "jitter": 1 + 2 * len(_JITTERS),  # whether; how much; the sort keys of the order
+  "jitter": 1 + 2 * len(JITTERS),  # whether; how much; the sort keys of the order
   "grayscale": 1,
   "blur": 2,
   "solarize": 1,
@@ -250,13 +237,13 @@ def view_parameters(key: jax.Array, n: int, views: int = 2) -> dict[str, jax.Arr
 def _random_jitter(u: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Array:
   """Colour jitter of x [B, S, S, C] with parameters u [B, 9]."""
   amounts, places = {}, []
-  for i, name in enumerate(_JITTERS):
+  for i, name in enumerate(JITTERS):
     strength = getattr(config, name)
     if strength and (x.shape[-1] == 3 or name in ("brightness", "contrast")):
       high = strength if name == "hue" else 1 + strength
       low = -strength if name == "hue" else max(0.0, 1 - strength)
       amounts[name] = low + (high - low) * u[:, 1 + i]
-      places.append(u[:, 1 + len(_JITTERS) + i])
+      places.append(u[:, 1 + len(JITTERS) + i])
   if not amounts:
     return x
   order = jnp.argsort(jnp.stack(places, axis=-1), axis=-1)
