@@ -88,16 +88,8 @@ def _given(z: jax.typing.ArrayLike) -> jax.Array:
   return z if jnp.issubdtype(z.dtype, jnp.floating) else z.astype(jnp.float32)
 
 
-_TRANSFORMS: dict[str, Transform] = {
-  "identity": identity,
-  "relu": relu,
-  "rep_relu": rep_relu,
-  "gelu": gelu,
-  "sigmoid": sigmoid,
-  "softplus": softplus,
-  "exp": exp,
-  "leaky_relu": leaky_relu,
-}
+_ALL = (identity, relu, rep_relu, gelu, sigmoid, softplus, exp, leaky_relu)
+_TRANSFORMS: dict[str, Transform] = {x.__name__: x for x in _ALL}
 
 NAMES = frozenset(_TRANSFORMS)
 NON_NEGATIVE = frozenset({"relu", "rep_relu", "sigmoid", "softplus", "exp"})

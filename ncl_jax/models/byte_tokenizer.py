@@ -44,13 +44,3 @@ def cut(texts: Iterable[str], length: int) -> str:
     f"{max(map(len, long))}: {len(set(rows))} different ones become "
     f"{len({row[:length] for row in rows})}"
   )
-
-
-def decode(tokens: np.ndarray) -> list[str]:
-  """The texts of tokens [N, L] from `encode`, without truncated characters.
-
-  >>> decode(np.array([[98, 99, 0]]))
-  ['ab']
-  """
-  rows = [row[row != PADDING] - 1 for row in np.asarray(tokens)]
-  return [bytes(row.tolist()).decode("utf-8", "ignore") for row in rows]

@@ -27,10 +27,7 @@ def remat_rest(
 
   Outputs of normalisation, ReLU and sums are as large as those of convolutions, but
   computing them takes hardly longer than reading them. The numbers are the same.
-
-  Args:
-    method: of a module, called as `method(module, ...)`.
-    static: positions of its arguments that are not arrays; the module's is 0.
+  `static` are the positions of arguments that are not arrays; the module's is 0.
   """
   policy = jax.checkpoint_policies.save_only_these_names(SAVED)
   return nn.remat(method, static_argnums=static, policy=policy)

@@ -48,16 +48,13 @@ def config(method="ncl"):
   return c
 
 
-def test_tokens_there_and_back():
+def test_tokens_are_bytes():
   texts = ["", "a", "zoë 😀", "cut off here"]
   tokens = byte_tokenizer.encode(texts, 8)
   assert tokens.shape == (4, 8) and tokens.dtype == np.int32
   for row, text in zip(tokens, texts, strict=True):
     expected = [b + 1 for b in text.encode()][:8]
     assert row.tolist() == expected + [0] * (8 - len(expected))
-  # The last byte of a character did not fit.
-  assert byte_tokenizer.decode(tokens) == ["", "a", "zoë ", "cut off "]
-  assert byte_tokenizer.decode(byte_tokenizer.encode(texts, 20)) == texts
   with pytest.raises(InputError, match="length = 0"):
     byte_tokenizer.encode(texts, 0)
 
