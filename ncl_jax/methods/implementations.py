@@ -71,7 +71,7 @@ def each_nt_xent(
       precision=precision,
     )
 
-  # A number known now is left to the loss, which makes use of it.
+  # A known number is left to the loss, which checks it.
   learnt = (temperature,) if isinstance(temperature, jax.Array) else ()
   rows = PartitionSpec(sharding_lib.AXIS)
   return jax.shard_map(
