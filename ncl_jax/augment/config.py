@@ -76,12 +76,6 @@ class AugmentConfig:
     self._set_each("blur_radius", (2,), low=0)
     self._set_each("mean", (1, 3))
     self._set_each("std", (len(self.mean),), above=0)
-    for name in ("crop_scale", "crop_ratio", "blur_radius"):
-      first, second = getattr(self, name)
-      if first > second:
-        raise InputError(
-          f"augmentation {name} = {(first, second)}: the two numbers must be in order"
-        )
 
   def _set(self, name: str, *bounds: float, **more: float) -> None:
     value = checks.number(f"augmentation {name}", getattr(self, name), *bounds, **more)
@@ -96,4 +90,8 @@ class AugmentConfig:
       )
     entry = f"augmentation {name} = {values!r}, entry"
     made = tuple(checks.number(entry, value, **bounds) for value in values)
+    if len(made) == 2 and made[0] > made[1]:
+      raise InputError(
+        f"augmentation {name} = {values!r}: the two numbers must be in order"
+      )
     object.__setattr__(self, name, made)
