@@ -38,8 +38,8 @@ def check_views(**named: jax.typing.ArrayLike) -> None:
         f"{name} has shape {shape}: it must be [N, 2, D], two views of each example"
       )
     if shape != next(iter(shapes.values())):
-      seen = " and ".join(f"{name} has shape {shape}" for name, shape in shapes.items())
-      raise InputError(f"{seen}: they must be the same")
+      seen = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
+      raise InputError(f"{seen}: they must have the same shape")
 
 
 def check_pairs(za: jax.typing.ArrayLike, zb: jax.typing.ArrayLike) -> None:
