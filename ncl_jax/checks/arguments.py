@@ -150,6 +150,18 @@ def same_width(name: str, f: Any, other_name: str, other: Any) -> None:
     )
 
 
+def mask(where: Any, n: int) -> None:
+  """Raises an InputError unless `where` has an entry for each of n rows: true or false.
+
+  Numbers other than 0 and 1, such as the positions of rows, are refused.
+  """
+  shape = real("where", where)
+  if shape != (n,):
+    raise InputError(f"where has shape {list(shape)}: it must be [{n}]")
+  if is_seen(where) and not np.isin(np.asarray(where), (0, 1)).all():
+    raise InputError("where holds numbers other than 0 and 1: it says which rows count")
+
+
 def is_seen(given: Any) -> bool:
   """Whether this process can read the values."""
   return not isinstance(given, jax.core.Tracer) and getattr(

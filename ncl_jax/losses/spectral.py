@@ -1,5 +1,7 @@
 """The spectral contrastive loss: factorises the matrix of positive pairs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -87,6 +89,29 @@ def _sum_of_squares(f: jax.Array, precision: str) -> jax.Array:
   n, _, d = f.shape
   if n < d:
     return jnp.sum(product(f[:, 0], f[:, 1].T, precision) ** 2)
-  views = f.swapaxes(0, 1)
-  moments = product(views.swapaxes(1, 2), views, precision)
+  return _by_moments(f, precision)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _by_moments(f: jax.Array, precision: str) -> jax.Array:
+  """`sum_ij (f_i0 . f_j1)^2` as the inner product of the moments M_0 and M_1.
+
+  The derivative by f_i0 is `2 f_i0 M_1`, and by f_j1 it is `2 f_j1 M_0`. This saves one
+  product of autodiff's, and no device needs another device's rows.
+  """
+  moments = _moments(f, precision)
   return jnp.sum(moments[0] * moments[1])
+
+
+@_by_moments.defjvp
+def _by_moments_jvp(precision, primals, tangents):
+  (f,), (change,) = primals, tangents
+  moments = _moments(f, precision)
+  slope = product(f.swapaxes(0, 1), moments[::-1], precision).swapaxes(0, 1)
+  return jnp.sum(moments[0] * moments[1]), 2 * jnp.sum(slope * change)
+
+
+def _moments(f: jax.Array, precision: str) -> jax.Array:
+  """[2, D, D] `sum_n f_nv f_nv^T` of both views."""
+  views = f.swapaxes(0, 1)
+  return product(views.swapaxes(1, 2), views, precision)
