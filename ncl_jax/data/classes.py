@@ -1,8 +1,8 @@
-"""Class names: Unicode normal form and natural sort order."""
+"""Class names: Unicode normal form, natural sort order, and lists in messages."""
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def same_form(name: str) -> str:
@@ -21,6 +21,11 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
   ('1', '2', '10', 'b', 'n2', 'n10')
   """
   return tuple(sorted(set(names), key=_key))
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+  """The first names, for a message."""
+  return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _key(name: str) -> tuple[list[str | int], str]:

@@ -45,7 +45,7 @@ def check_coding(read: Sequence[Labels], what: str) -> None:
   -1 would be read as unlabelled, which would leave a single class.
   """
   numbers = [found.values[~found.missing] for found in read if not found.named]
-  alone = numbers and set(np.unique(np.concatenate(numbers)).tolist()) == {1}
+  alone = numbers and set(np.concatenate(numbers).tolist()) == {1}
   if alone and any(found.minus for found in read):
     raise InputError(
       f"{what} is -1 and 1 alone, and -1 means unlabelled; allowed: for two classes 0 "
@@ -69,36 +69,34 @@ def parse(labels: Any, what: str) -> Labels:
     labels = labels[:, 0]
   if labels.ndim != 1:
     raise InputError(f"{what} has the shape {labels.shape}; {_shape_hint(labels)}")
-  if labels.dtype.kind == "O":
+  kind = labels.dtype.kind
+  if kind == "O":
     return _objects(labels, what)
-  if labels.dtype.kind in "US":
+  if kind in "US":
     return _names(labels, what)
-  if labels.dtype.kind == "f":
+  missing = np.zeros(len(labels), bool)
+  if kind == "f":
     missing = np.isnan(labels)
-    known = np.where(missing, 0, labels)
-    odd = np.flatnonzero(~np.isfinite(known) | (known != np.round(known)))
+    labels = np.where(missing, UNLABELLED, labels)
+    odd = labels[~np.isfinite(labels) | (labels != np.round(labels))]
     if len(odd):
       raise InputError(
         f"{what} ({labels.dtype}) has {len(odd)} values that are no whole number, such "
-        f"as {known[odd[0]]}; allowed: whole numbers or names of classes; NaN or -1 "
-        "for unlabelled"
+        f"as {odd[0]}; allowed: whole numbers or names of classes; NaN or -1 for "
+        "unlabelled"
       )
     # A cast of values beyond int64 would wrap.
-    whole = np.clip(known.astype(np.float64), -(2.0**62), 2.0**62).astype(np.int64)
-    minus = whole == UNLABELLED
-    return Labels(
-      np.where(missing, UNLABELLED, whole), missing | minus, bool(minus.any())
-    )
-  if labels.dtype.kind not in "iub":
+    labels = np.clip(labels.astype(np.float64), -(2.0**62), 2.0**62)
+  elif kind == "u":
+    labels = np.minimum(labels, np.asarray(2**62, np.uint64))
+  elif kind not in "ib":
     raise InputError(
       f"{what} has the dtype {labels.dtype}; allowed: whole numbers or names of "
       "classes, [N] or [N, 1]; -1 for unlabelled"
     )
-  if labels.dtype.kind == "u":
-    labels = np.minimum(labels, np.asarray(2**62, np.uint64))
   values = labels.astype(np.int64)
-  minus = values == UNLABELLED
-  return Labels(values, minus, bool(minus.any()))
+  minus = (values == UNLABELLED) & ~missing
+  return Labels(values, missing | minus, bool(minus.any()))
 
 
 def factors(
@@ -111,20 +109,18 @@ def factors(
   because rounding can cause that. NaN means unlabelled.
   """
   arrays = {key: np.asarray(labels) for key, labels in parts.items()}
-  if any(array.dtype.kind not in "f" for array in arrays.values()):
+  if any(array.dtype.kind != "f" for array in arrays.values()):
     return numbered(parts, place)
   flat = {key: array.reshape(-1).astype(np.float64) for key, array in arrays.items()}
-  together = np.concatenate(list(flat.values()))
-  together = together[~np.isnan(together)]
-  if np.isinf(together).any() or (together == np.round(together)).all():
+  every = np.concatenate(list(flat.values()))
+  known = np.unique(every[~np.isnan(every)])
+  if np.isinf(known).any() or (known == np.round(known)).all():
     return numbered(parts, place)
   for key, array in arrays.items():
     if array.ndim > 2 or array.size != len(array):
       raise InputError(f"{key} in {place} has the shape {array.shape}; allowed: [N]")
-  together = np.unique(together)
-  step = 1e-6 * (together[-1] - together[0])
-  starts = together[np.diff(together, prepend=-np.inf) > step]
-  most = max(1000, sum(map(len, flat.values())) // 2)
+  starts = known[np.diff(known, prepend=-np.inf) > 1e-6 * (known[-1] - known[0])]
+  most = max(1000, len(every) // 2)
   if len(starts) > most:
     raise InputError(
       f"{place}: {len(starts)} different values in {', '.join(parts)}; allowed: "
@@ -168,29 +164,39 @@ def numbered(
       f"{np.asarray(parts[plain[0]]).dtype}; allowed: names in both, or numbers in both"
     )
   if named:
-    return _numbered_names(read, known, place, keys)
-  values = np.concatenate(
-    [np.zeros(0, np.int64), *(found.values for found in read.values())]
-  )
+    names = _class_names([x for key in named for x in read[key].values], place, keys)
+    number = {name: k for k, name in enumerate(names)}
+    return {
+      key: np.array([number.get(x, UNLABELLED) for x in found.values], np.int32)
+      for key, found in read.items()
+    }, names
   check_coding(list(read.values()), f"{keys} in {place}")
-  _check_numbers(values, len(values), place, keys)
-  count = 1 + int(values.max(initial=UNLABELLED))
-  present = set(np.unique(values).tolist())
-  gaps = [str(k) for k in range(count) if k not in present]
-  if gaps:
-    logging.warning("%s: no image has the label %s of %s", place, _some(gaps), keys)
+  none = np.zeros(0, np.int64)
+  values = np.concatenate([none, *(found.values for found in read.values())])
+  low, high = values.min(initial=2**31), int(values.max(initial=UNLABELLED))
+  if low < UNLABELLED or high >= 2**31:
+    raise InputError(
+      f"{keys} in {place} goes from {low} to {high}; allowed: 0 to K-1, or -1"
+    )
+  # Identifiers used as labels would make a classifier that fills the memory.
+  if high + 1 > max(1000, len(values)):
+    raise InputError(
+      f"{place}: label {high} with {len(values)} examples in {keys}; allowed: 0 to K-1 "
+      "for K classes"
+    )
+  count = high + 1
+  gaps = np.setdiff1d(np.arange(count), values)
+  if len(gaps):
+    some = classes.listed([str(gap) for gap in gaps])
+    logging.warning("%s: no image has the label %s of %s", place, some, keys)
   boolean = known and all(np.asarray(parts[key]).dtype == bool for key in known)
   names = ("False", "True")[:count] if boolean else tuple(map(str, range(count)))
-  numbers = {key: found.values.astype(np.int32) for key, found in read.items()}
-  return numbers, names
+  return {key: found.values.astype(np.int32) for key, found in read.items()}, names
 
 
-def _numbered_names(
-  read: dict[str, Labels], known: dict[str, Labels], place: str, keys: str
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  texts = {key: found.values.tolist() for key, found in known.items()}
-  names = classes.ordered({x for text in texts.values() for x in text} - {""})
-  most = max(1000, sum(map(len, texts.values())) // 2)
+def _class_names(labels: list[str], place: str, keys: str) -> tuple[str, ...]:
+  names = classes.ordered(set(map(str, labels)) - {""})
+  most = max(1000, len(labels) // 2)
   if len(names) > most:
     raise InputError(
       f"{place}: {len(names)} different names in {keys}, such as {names[0]!r}; allowed:"
@@ -198,34 +204,11 @@ def _numbered_names(
     )
   for name in names:
     if name.lower() in _SUSPECT:
-      count = sum(text.count(name) for text in texts.values())
       logging.warning(
         "%s: %r is a class, of %d labels in %s; unlabelled is the empty name",
-        *(place, name, count, keys),
+        *(place, name, labels.count(name), keys),
       )
-  number = {name: k for k, name in enumerate(names)} | {"": UNLABELLED}
-  return {
-    key: np.array([number[x] for x in texts[key]], np.int32)
-    if key in texts
-    else np.full(len(found.values), UNLABELLED, np.int32)
-    for key, found in read.items()
-  }, names
-
-
-def _check_numbers(values: np.ndarray, examples: int, place: str, keys: str) -> None:
-  if not len(values):
-    return
-  low, high = int(values.min()), int(values.max())
-  if low < UNLABELLED or high >= 2**31:
-    raise InputError(
-      f"{keys} in {place} goes from {low} to {high}; allowed: 0 to K-1, or -1"
-    )
-  # Identifiers used as labels would make a classifier that fills the memory.
-  if high + 1 > max(1000, examples):
-    raise InputError(
-      f"{place}: label {high} with {examples} examples in {keys}; allowed: 0 to K-1 for"
-      " K classes"
-    )
+  return names
 
 
 def _names(labels: np.ndarray, what: str) -> Labels:
@@ -235,7 +218,8 @@ def _names(labels: np.ndarray, what: str) -> Labels:
     raise InputError(f"{what}: names that are not UTF-8: {error}") from error
   plain = [classes.same_form(str(text)) for text in texts]
   names = np.array([text if text.strip() else "" for text in plain], "U")
-  return Labels(names, names == "")
+  missing = names == ""
+  return Labels(np.full(len(names), UNLABELLED) if missing.all() else names, missing)
 
 
 def _objects(labels: np.ndarray, what: str) -> Labels:
@@ -247,12 +231,7 @@ def _objects(labels: np.ndarray, what: str) -> Labels:
       f"{what} holds Python objects: {', '.join(sorted(kinds))}; allowed: all names, or"
       " all numbers, None or NaN for unlabelled"
     )
-  if not kinds:
-    return Labels(np.full(len(labels), UNLABELLED), missing)
-  try:
-    known = parse(np.array(rest), what)
-  except OverflowError as error:
-    raise InputError(f"{what}: {error}; allowed: 0 to K-1, or -1") from error
+  known = parse(np.array(rest), what)
   values = np.full(len(labels), "" if known.named else UNLABELLED, known.values.dtype)
   values[~missing] = known.values
   missing[~missing] = known.missing
@@ -272,6 +251,8 @@ def _type(label: Any) -> str:
     return "names"
   if isinstance(label, bytes):
     return "bytes"
+  if isinstance(label, int) and abs(label) >= 2**63:
+    return "numbers beyond 64 bits"
   is_number = isinstance(label, int | float | np.integer | np.floating | np.bool_)
   return "numbers" if is_number else type(label).__name__
 
@@ -287,7 +268,3 @@ def _shape_hint(labels: np.ndarray) -> str:
     f"{allowed}; of several classes an example (multi-hot) save one as labels, and each"
     " further column as labels_NAME"
   )
-
-
-def _some(names: Sequence[str]) -> str:
-  return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from absl import logging
 
+from ncl_jax.data.classes import listed
 from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import take
 from ncl_jax.errors import InputError
@@ -40,7 +41,7 @@ def matched(other: Source, class_names: tuple[str, ...]) -> Source:
   if not parts:
     raise InputError(
       f"no image of {other.name} is of a class of ours; its classes: "
-      f"{_some(other.class_names)}; ours: {_some(class_names)}"
+      f"{listed(other.class_names)}; ours: {listed(class_names)}"
     )
   labels = np.concatenate([part.labels for part in parts])
   images = parts[0].images
@@ -59,10 +60,6 @@ def matched(other: Source, class_names: tuple[str, ...]) -> Source:
 
 def _plain(name: str) -> str:
   return name.lower().replace(" ", "").replace("-", "").replace("_", "")
-
-
-def _some(names: tuple[str, ...]) -> str:
-  return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ncl_jax.data.classes import listed
 from ncl_jax.data.decode import spread
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
@@ -33,11 +34,11 @@ def found(source: Source) -> list[str]:
     )
   count, classes = source.unseen()
   if count:
-    names = ", ".join(source.class_names[k] for k in classes[:5])
-    more = ", ..." if len(classes) > 5 else ""
+    known = np.sum(source.split("test").labels >= 0)
+    names = listed([source.class_names[k] for k in classes], 5)
     sentences.append(
-      f"{count} of {np.sum(source.split('test').labels >= 0)} labelled test "
-      f"{source.kind} are of {len(classes)} classes without a training image ({names}"
-      f"{more}): classifiers and neighbours cannot name them, and they count as errors"
+      f"{count} of {known} labelled test {source.kind} are of {len(classes)} classes "
+      f"without a training image ({names}): classifiers and neighbours cannot name "
+      "them, and they count as errors"
     )
   return sentences

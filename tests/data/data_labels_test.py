@@ -78,6 +78,7 @@ def test_unsigned_and_boolean_labels(dtype):
     (np.array([5_000_000, 0]), "label 5000000 with 2 examples"),
     (np.array([1 + 1j, 0]), "dtype complex128"),
     (np.array([1, "a"], object), "Python objects: names, numbers"),
+    (np.array([1, 2**70], object), "Python objects: .*numbers beyond 64 bits"),
     (np.array([[1], 2], object), "Python objects: list, numbers"),
     (np.array([b"\xff"]), "not UTF-8"),
   ],
@@ -105,6 +106,8 @@ def test_a_part_without_labels_fits_names_and_numbers():
     found, names = labels.numbered({"a": known, "b": np.array([-1, -1, -1])}, "here")
     assert found["a"].tolist() == [0, 1] and found["b"].tolist() == [-1] * 3
     assert len(names) == 2
+  found, names = labels.numbered({"a": np.array(["", " "])}, "here")
+  assert found["a"].tolist() == [-1, -1] and names == ()
 
 
 def test_names_that_look_like_missing_values_are_told(caplog):
