@@ -36,40 +36,22 @@ def memory() -> float:
 
 
 def _quota(root: pathlib.Path) -> float:
-  """CPU seconds per second that the control groups allow; infinity without a limit.
+  """CPU seconds per second that the control group allows; infinity without a limit.
 
   A group's limit applies to all groups inside it. In a container the group's path may
   be the host's, which does not exist there, so the root of the mount is read too.
   """
-  try:
-    lines = (root / "proc/self/cgroup").read_text().splitlines()
-  except OSError:
-    return float("inf")
   smallest = float("inf")
-  for line in lines:
-    _, controllers, path = line.split(":", 2)
-    if controllers == "":  # version 2
-      mount, read = root / "sys/fs/cgroup", _version_2
-    elif "cpu" in controllers.split(","):
-      mount, read = root / "sys/fs/cgroup" / controllers, _version_1
-    else:
+  try:
+    line = (root / "proc/self/cgroup").read_text().strip().splitlines()[-1]
+  except (OSError, IndexError):
+    return smallest
+  group = pathlib.PurePosixPath(line.rpartition(":")[2].strip("/"))
+  for part in (group, *group.parents):
+    try:
+      quota, period = (root / "sys/fs/cgroup" / part / "cpu.max").read_text().split()
+    except (OSError, ValueError):
       continue
-    group = pathlib.PurePosixPath(path.strip("/"))
-    for part in (group, *group.parents):
-      try:
-        smallest = min(smallest, read(mount / part))
-      except (OSError, ValueError):
-        continue
+    if quota != "max":
+      smallest = min(smallest, int(quota) / int(period))
   return smallest
-
-
-def _version_2(group: pathlib.Path) -> float:
-  quota, period = (group / "cpu.max").read_text().split()
-  return float("inf") if quota == "max" else int(quota) / int(period)
-
-
-def _version_1(group: pathlib.Path) -> float:
-  quota, period = (
-    int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")
-  )
-  return quota / period if quota > 0 else float("inf")

@@ -1,10 +1,9 @@
 """Files of named tensors: .npz, .safetensors and, with torch installed, torch's."""
 
-import contextlib
 import importlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import jax.numpy as jnp
@@ -50,11 +49,14 @@ def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   if not path.is_file() or path.stat().st_size == 0:
     raise InputError(f"{path} is {'empty' if path.is_file() else 'not a file'}")
   if path.suffix == ".npz":
-    with _told(path, "a .npz file of numbers", InputError):
-      arrays = npz.read(path)
+    arrays = npz.read(path)
   elif path.suffix == ".safetensors":
-    with _told(path, "a .safetensors file", safetensors.SafetensorError, TypeError):
+    try:
       arrays = safetensors.numpy.load_file(path)
+    except (safetensors.SafetensorError, TypeError) as error:
+      raise InputError(
+        f"{path} is not a .safetensors file: {str(error)[:200]}"
+      ) from error
   else:
     arrays = _read_torch(path)
   if not arrays:
@@ -90,12 +92,8 @@ def check_free(path: str | pathlib.Path) -> pathlib.Path:
   """
   path = paths.local(path).resolve()
   if path.exists():
-    raise _taken(path)
+    raise InputError(f"{path} exists already: remove it or choose another name")
   return path
-
-
-def _taken(path: pathlib.Path) -> InputError:
-  return InputError(f"{path} exists already: remove it or choose another name")
 
 
 def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -116,21 +114,12 @@ def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None
       with swap.open("wb") as file:
         write(file)
       try:
-        os.link(swap, path)  # fails if another process was first
-      except FileExistsError:
-        raise _taken(path) from None
-      except OSError:  # a file system without hard links
-        swap.replace(path)
+        os.link(swap, path)
+      except OSError:
+        check_free(path)  # raises if another process was first
+        swap.replace(path)  # a file system without hard links
   finally:
     swap.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _told(path: pathlib.Path, form: str, *errors: type[Exception]) -> Iterator[None]:
-  try:
-    yield
-  except errors as error:
-    raise InputError(f"{path} is not {form}: {str(error)[:200]}") from error
 
 
 def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -1,13 +1,14 @@
 """Converts PyTorch state dicts to variables and back, by name."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 from flax import traverse_util
 
 from ncl_jax.errors import InputError
-from ncl_jax.interop import prefixes
 
 # Blocks in each stage, and whether they are bottlenecks.
 _NETWORKS = {
@@ -15,11 +16,20 @@ _NETWORKS = {
   "ResNet-18": ((2, 2, 2, 2), False),
   "ResNet-50": ((3, 4, 6, 3), True),
 }
-# Torch's tensors in each kind of layer -> collection and leaf here.
+# Parts of torch's names of layers -> names here.
+_RENAMED = {
+  r"(layer\d)\.(\d)": r"\1_\2",
+  r"downsample\.0": "downsample_conv",
+  r"downsample\.1": "downsample_bn",
+  r"projector\.0": "projector.linear1",
+  r"projector\.2": "projector.linear2",
+  "classifier": "probe",
+}
+# Torch's tensors of a layer, by the dimensions of its weight -> collection and leaf.
 _LEAVES = {
-  "conv": {"weight": "params/{}/kernel"},
-  "linear": {"weight": "params/{}/kernel", "bias": "params/{}/bias"},
-  "norm": {
+  4: {"weight": "params/{}/kernel"},
+  2: {"weight": "params/{}/kernel", "bias": "params/{}/bias"},
+  1: {
     "weight": "params/{}/scale",
     "bias": "params/{}/bias",
     "running_mean": "batch_stats/{}/mean",
@@ -30,6 +40,7 @@ _COUNTER = "num_batches_tracked"
 # Axes of the result, by number of dimensions: OIHW -> HWIO, OI -> IO, and back.
 _FROM_TORCH = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
 _TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+_TEACHER = "momentum_"
 
 
 class _Sizes(NamedTuple):
@@ -38,7 +49,7 @@ class _Sizes(NamedTuple):
   width: int = 64
   channels: int = 3
   stem: int = 3
-  hidden: int = 2048
+  hidden: int = 2048  # 0 = no projector
   out: int = 256
   classes: int = 0  # 0 = no probe
 
@@ -49,7 +60,7 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
   ResNet-10, -18 and -50, of any width and with either stem, are recognised by names and
   shapes. Names are those of torchvision and solo-learn: `backbone.conv1.weight`,
   `backbone.layer1.0.downsample.0.weight`, `projector.0.weight`, `projector.2.bias`. For
-  `module.`, `encoder.` and `momentum_` see `prefixes.standard`. An online classifier
+  `module.`, `encoder.` and `momentum_` see `standard_names`. An online classifier
   (`classifier.weight`, `classifier.bias`) becomes `params["probe"]`;
   `num_batches_tracked` is dropped.
 
@@ -65,14 +76,17 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
     InputError: missing or unexpected names, or shapes that do not fit together.
   """
   arrays = {
-    standard: np.asarray(state[name])
-    for name, standard in prefixes.standard(state).items()
+    name: np.asarray(state[given])
+    for given, name in standard_names(state).items()
     if not name.endswith(_COUNTER)
   }
-  expected = {network: _tensors(network, _sizes(arrays)) for network in _NETWORKS}
-  network = _recognise(
-    set(arrays), {n: set(t) for n, t in expected.items()}, _hint(arrays)
-  )
+  return _variables(arrays, _sizes(arrays))
+
+
+def _variables(arrays: Mapping[str, np.ndarray], sizes: _Sizes) -> dict[str, Any]:
+  expected = {network: _tensors(network, sizes) for network in _NETWORKS}
+  hint = _hint(arrays) if sizes.hidden else ""
+  network = _recognise(set(arrays), {n: set(t) for n, t in expected.items()}, hint)
   tensors = expected[network]
   wrong = [
     f"{name} {list(arrays[name].shape)} instead of {list(shape)}"
@@ -105,25 +119,16 @@ def backbone_from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     InputError: missing or unexpected names, or shapes that do not fit together.
   """
+  names = standard_names(state)
+  above = "backbone." if "conv1.weight" in names.values() else ""
   arrays = {
-    standard: state[name] for name, standard in prefixes.standard(state).items()
+    above + name: np.asarray(state[given])
+    for given, name in names.items()
+    if not name.endswith(_COUNTER)
   }
-  if "conv1.weight" in arrays:
-    arrays = {f"backbone.{name}": value for name, value in arrays.items()}
-  arrays = {
-    name: np.asarray(value)
-    for name, value in arrays.items()
-    if not name.startswith(("projector.", "classifier.", "backbone.fc."))
-  }
-  # A temporary projector of width 1 completes the network.
-  last = [x for n, x in arrays.items() if n.endswith((".bn2.weight", ".bn3.weight"))]
-  features = max((len(x) for x in last if x.ndim == 1), default=1)
-  for layer, width in (("projector.0", features), ("projector.2", 1)):
-    arrays[f"{layer}.weight"] = np.zeros((1, width), np.float32)
-    arrays[f"{layer}.bias"] = np.zeros(1, np.float32)
-  variables = from_torch(arrays)
-  del variables["params"]["projector"]
-  return variables
+  ignored = ("projector.", "classifier.", "backbone.fc.")
+  arrays = {n: x for n, x in arrays.items() if not n.startswith(ignored)}
+  return _variables(arrays, _sizes(arrays)._replace(hidden=0))
 
 
 def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -184,7 +189,7 @@ def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "")
   unexpected = sorted(seen - expected[network])
   if missing or unexpected:
     raise InputError(
-      f"not the tensors of {', '.join(expected)} with a projector; compared with "
+      f"not the tensors of {', '.join(expected)}; compared with "
       f"{network}, the nearest, {len(missing)} are missing ({_listed(missing)}) and "
       f"{len(unexpected)} unexpected ({_listed(unexpected)}){hint}"
     )
@@ -228,47 +233,74 @@ def _sizes(arrays: Mapping[str, np.ndarray]) -> _Sizes:
 
 def _tensors(network: str, sizes: _Sizes) -> dict[str, tuple[str, tuple[int, ...]]]:
   """Torch name -> (path here, torch shape), for all tensors in torch's order."""
-  return {
-    f"{name}.{tensor}": (leaf.format(path), shape if tensor == "weight" else shape[:1])
-    for kind, name, path, shape in _layers(network, sizes)
-    for tensor, leaf in _LEAVES[kind].items()
-  }
+  tensors = {}
+  for layer, shape in _layers(network, sizes):
+    path = layer
+    for pattern, name in _RENAMED.items():
+      path = re.sub(pattern, name, path)
+    for tensor, leaf in _LEAVES[len(shape)].items():
+      tensors[f"{layer}.{tensor}"] = (
+        leaf.format(path.replace(".", "/")),
+        shape if tensor == "weight" else shape[:1],
+      )
+  return tensors
 
 
-def _layers(
-  network: str, sizes: _Sizes
-) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-  """Kind, torch name, path here and weight shape of all layers, in order."""
+def _layers(network: str, sizes: _Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+  """Torch name and weight shape of all layers, in order."""
   stages, bottleneck = _NETWORKS[network]
   features = sizes.width
-  stem = (features, sizes.channels, sizes.stem, sizes.stem)
-  yield "conv", "backbone.conv1", "backbone/conv1", stem
-  yield "norm", "backbone.bn1", "backbone/bn1", (features,)
+  yield "backbone.conv1", (features, sizes.channels, sizes.stem, sizes.stem)
+  yield "backbone.bn1", (features,)
   for stage, depth in enumerate(stages):
     width = sizes.width * 2**stage
-    out = width * 4 if bottleneck else width
+    kernels = [(width, 3), (width, 3)]
+    if bottleneck:
+      kernels = [(width, 1), (width, 3), (4 * width, 1)]
     for index in range(depth):
-      name = f"backbone.layer{stage + 1}.{index}"
-      path = f"backbone/layer{stage + 1}_{index}"
-      block = (
-        [(width, features, 1), (width, width, 3), (out, width, 1)]
-        if bottleneck
-        else [(width, features, 3), (width, width, 3)]
-      )
-      for i, (outputs, inputs, size) in enumerate(block, 1):
-        yield (
-          "conv",
-          f"{name}.conv{i}",
-          f"{path}/conv{i}",
-          (outputs, inputs, size, size),
-        )
-        yield "norm", f"{name}.bn{i}", f"{path}/bn{i}", (outputs,)
+      block = f"backbone.layer{stage + 1}.{index}"
+      inputs = outputs = features
+      for i, (outputs, size) in enumerate(kernels, 1):
+        yield f"{block}.conv{i}", (outputs, inputs, size, size)
+        yield f"{block}.bn{i}", (outputs,)
+        inputs = outputs
       if index == 0 and (stage or bottleneck):
-        name, path = f"{name}.downsample", f"{path}/downsample"
-        yield "conv", f"{name}.0", f"{path}_conv", (out, features, 1, 1)
-        yield "norm", f"{name}.1", f"{path}_bn", (out,)
-      features = out
+        yield f"{block}.downsample.0", (outputs, features, 1, 1)
+        yield f"{block}.downsample.1", (outputs,)
+      features = outputs
   if sizes.classes:
-    yield "linear", "classifier", "probe", (sizes.classes, features)
-  yield "linear", "projector.0", "projector/linear1", (sizes.hidden, features)
-  yield "linear", "projector.2", "projector/linear2", (sizes.out, sizes.hidden)
+    yield "classifier", (sizes.classes, features)
+  if sizes.hidden:
+    yield "projector.0", (sizes.hidden, features)
+    yield "projector.2", (sizes.out, sizes.hidden)
+
+
+def standard_names(names: Iterable[str]) -> dict[str, str]:
+  """Maps tensor names to those that `from_torch` expects.
+
+  `module` (torch's wrapper for several devices) is removed everywhere, and `encoder.`,
+  solo-learn's older name, becomes `backbone.`. The teacher of a momentum method,
+  `momentum_*`, is dropped with a line in the log.
+
+  Raises:
+    InputError: if two tensors get the same name.
+
+  >>> standard_names(["module.encoder.conv1.weight", "projector.0.bias"])
+  {'module.encoder.conv1.weight': 'backbone.conv1.weight', \
+'projector.0.bias': 'projector.0.bias'}
+  """
+  found: dict[str, str] = {}
+  owners: dict[str, str] = {}
+  teacher = set()
+  for name in names:
+    first, *rest = [part for part in name.split(".") if part != "module"] or [name]
+    if first.startswith(_TEACHER):
+      teacher.add(first)
+      continue
+    found[name] = ".".join(["backbone" if first == "encoder" else first, *rest])
+    other = owners.setdefault(found[name], name)
+    if other != name:
+      raise InputError(f"{other} and {name} are two tensors for {found[name]}")
+  if teacher:
+    logging.info("left out: the teacher's tensors, %s", ", ".join(sorted(teacher)))
+  return found

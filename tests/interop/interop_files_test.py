@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from ncl_jax import interop
 from ncl_jax.errors import InputError
-from ncl_jax.interop import prefixes
+from ncl_jax.interop import torch_names
 
 STATE = {
   "backbone.conv1.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -174,7 +174,7 @@ def test_what_lies_transposed_is_stored_as_it_is_indexed():
 
 
 def test_prefixes():
-  found = prefixes.standard(
+  found = torch_names.standard_names(
     [
       "module.encoder.conv1.weight",
       "backbone.module.bn1.bias",
@@ -190,7 +190,7 @@ def test_prefixes():
   ]
   names = "encoder.conv1.weight", "backbone.conv1.weight"
   with pytest.raises(InputError, match="are two tensors for backbone.conv1.weight"):
-    prefixes.standard(names)
+    torch_names.standard_names(names)
 
 
 def test_of_two_processes_that_write_a_file_the_first_wins(tmp_path):
