@@ -1,18 +1,18 @@
 """Source `tfds:NAME`: images, labels and captions of TensorFlow Datasets."""
 
 import dataclasses
-import functools
 import io
+import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tqdm
 from absl import logging
 
-from ncl_jax.data import decode, decoded_cache, source, texts, tfds_builder, threads
+from ncl_jax.data import decode, decoded_cache, source, tfds_builder, threads
 from ncl_jax.data.source import UNLABELLED, Images, Source, Split
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
@@ -50,90 +50,61 @@ def load(
       be: within seconds where TensorFlow or a network is missing.
   """
   builder = tfds_builder.prepared(name)
-  if not need_train and "train" not in builder.info.splits:
-    return _test_alone(builder, name, image_size, cache)
-  labelled, caption = _has_labels(builder), _caption_key(builder)
+  there = builder.info.splits
+  keys, caption = _label_keys(builder), _caption_key(builder)
   names = {"train": "train"}
-  # Only the first example is read, because reading all of a large split takes long.
-  for test in ("validation", "test"):
-    if test in builder.info.splits:
-      first = next(iter(_examples(builder, test, 1)))
-      known = not labelled or int(first["label"]) != UNLABELLED
-      if known and (not caption or _first_text(first[caption])):
-        names["test"] = test
+  if "train" not in there:
+    if need_train:
+      raise InputError(f"tfds:{name} has the splits {', '.join(there)}; needed: train")
+    known = [split for split in ("test", "validation") if split in there]
+    names["train"] = (*known, *there)[0]
+  else:
+    # Only the first example is read, because reading all of a large split takes long.
+    for test in ("validation", "test"):
+      if test in there:
+        first = next(iter(_examples(builder, test)))
+        hidden = "label" in keys and int(first["label"]) == UNLABELLED
+        if not hidden and (not caption or _first_text(first[caption])):
+          names["test"] = test
 
-  shape = _image_shape(builder, image_size, "train")
-  read = _reader(builder, name, names.values(), shape, cache)
-  keys = _label_keys(builder)
-  splits = {ours: read(builder, names[ours], keys, caption, shape) for ours in names}
-  divided = "test" not in splits
+  shape = _image_shape(builder, image_size, names["train"])
+  total = sum(there[split].num_examples for split in names.values())
+  whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
+  stored = builder.info.file_format.value
+  if not whole and stored != tfds_builder.RANDOM_ACCESS:
+    raise InputError(
+      f"tfds:{name} is stored as {stored}, which has no random access, and its {total} "
+      f"images of {shape} do not fit in {source.IN_MEMORY_BYTES >> 20} MiB. Prepare it "
+      f"anew with `tfds build {name} --file_format={tfds_builder.RANDOM_ACCESS}`, use "
+      "smaller images, or use folder:PATH."
+    )
+  splits = {}
+  for ours, split in names.items():
+    if whole:
+      images: Images = np.empty((there[split].num_examples, *shape), np.uint8)
+      columns = _columns(_examples(builder, split), split, keys, caption, images)
+    else:
+      images = _records(builder, split, shape)
+      columns = _columns_once(builder, split, keys, caption, images, cache)
+    splits[ours] = _split(f"tfds:{name}, {split}", images, columns)
+  divided = "test" not in splits and "train" in there
   if divided:
     splits = divide(splits["train"], f"tfds:{name}")
-  return Source(f"tfds:{name}", splits, _class_names(builder, labelled), divided)
+  splits.setdefault("test", splits["train"])
+  classes = tuple(builder.info.features["label"].names) if "label" in keys else ()
+  return Source(f"tfds:{name}", splits, classes, divided)
 
 
-def _test_alone(
-  builder: Any, name: str, image_size: int, cache: pathlib.Path | None
-) -> Source:
-  """A set with only test images, such as the corrupted ones."""
-  known = [s for s in ("test", "validation") if s in builder.info.splits]
-  split = known[0] if known else next(iter(builder.info.splits))
-  labelled = _has_labels(builder, split)
-  shape = _image_shape(builder, image_size, split)
-  keys = _label_keys(builder)
-  read = _reader(builder, name, [split], shape, cache)
-  images = read(builder, split, keys, _caption_key(builder), shape)
-  splits = {"train": images, "test": images}
-  return Source(f"tfds:{name}", splits, _class_names(builder, labelled))
-
-
-def _class_names(builder: Any, labelled: bool) -> tuple[str, ...]:
-  return tuple(builder.info.features["label"].names) if labelled else ()
-
-
-def _reader(
-  builder: Any,
-  name: str,
-  splits: Iterable[str],
-  shape: tuple[int, int, int],
-  cache: pathlib.Path | None,
-) -> Callable[..., Split]:
-  """The function that reads the images: all at once, or each on demand."""
-  total = sum(builder.info.splits[split].num_examples for split in splits)
-  whole = total * math.prod(shape) <= source.IN_MEMORY_BYTES
-  if not whole and builder.info.file_format.value != tfds_builder.RANDOM_ACCESS:
-    raise InputError(
-      f"tfds:{name} is stored as {builder.info.file_format.value}, which has no random"
-      f" access, and its {total} images of {shape} do not fit in"
-      f" {source.IN_MEMORY_BYTES >> 20} MiB. Prepare it anew with `tfds build {name}"
-      f" --file_format={tfds_builder.RANDOM_ACCESS}`, use smaller images, or use"
-      " folder:PATH."
-    )
-  return _read_whole if whole else functools.partial(_open, cache=cache)
-
-
-def _has_labels(builder: Any, split: str = "train") -> bool:
-  """Checks that the split has images; returns whether they have a class label."""
+def _label_keys(builder: Any) -> list[str]:
+  """The features that are class labels, after checking that there are images."""
   import tensorflow_datasets as tfds
 
-  features, splits = dict(builder.info.features.items()), builder.info.splits
-  if split not in splits:
-    raise InputError(
-      f"tfds:{builder.name} has the splits {', '.join(splits)}; needed: {split}"
-    )
+  features = dict(builder.info.features.items())
   if not isinstance(features.get("image"), tfds.features.Image):
     raise InputError(
       f"tfds:{builder.name} has the features {', '.join(features)}; needed: image, and"
       " label for the class"
     )
-  return isinstance(features.get("label"), tfds.features.ClassLabel)
-
-
-def _label_keys(builder: Any) -> list[str]:
-  """The features that are class labels."""
-  import tensorflow_datasets as tfds
-
-  features = dict(builder.info.features.items())
   return [k for k, v in features.items() if isinstance(v, tfds.features.ClassLabel)]
 
 
@@ -157,42 +128,32 @@ def _first_text(value: Any) -> str:
   return first.decode("utf-8") if isinstance(first, bytes) else str(first)
 
 
-def _split(
-  builder: Any,
-  split: str,
-  images: Images,
-  columns: dict[str, np.ndarray],
-  captions: list[str],
-) -> Split:
+def _split(what: str, images: Images, columns: dict[str, np.ndarray]) -> Split:
   """A split with a level per label feature; "coarse_label" is the level "coarse"."""
-  unknown = np.full(len(images), UNLABELLED, np.int32)
-  labels = columns.pop("label", unknown)
+  captions = columns.pop("", None)
+  labels = columns.pop("label", np.full(len(images), UNLABELLED, np.int32))
   levels = {key.removesuffix("_label"): column for key, column in columns.items()}
-  found = None
-  empty = [i for i, text in enumerate(captions) if not text.strip()]
-  if empty:
-    # Users of captions are told that there are none; others are not affected.
-    logging.warning(
-      "tfds:%s, %s: %d of %d captions are empty, the first at %d: taken as images "
-      "without captions",
-      *(builder.name, split, len(empty), len(captions), empty[0]),
-    )
-  elif captions:
-    what = f"captions of the split {split} of tfds:{builder.name}"
-    found = texts.checked(np.array(captions), what)
-  return Split(images, labels, levels, captions=found)
+  if captions is not None:
+    empty = np.flatnonzero(np.char.strip(captions) == "")
+    if len(empty):
+      # Users of captions are told that there are none; others are not affected.
+      logging.warning(
+        "%s: %d of %d captions are empty, the first at %d: taken as images without "
+        "captions",
+        *(what, len(empty), len(captions), empty[0]),
+      )
+      captions = None
+  return Split(images, labels, levels, captions=captions)
 
 
-def _examples(builder: Any, split: str, most: int | None = None) -> Iterable[dict]:
-  """The first examples, or all, as dicts of numpy arrays in file order."""
+def _examples(builder: Any, split: str) -> Iterable[dict]:
+  """The examples as dicts of numpy arrays, in file order."""
   import tensorflow_datasets as tfds
 
   if builder.info.file_format.value == tfds_builder.RANDOM_ACCESS:
     records = builder.as_data_source(split)
-    count = len(records) if most is None else min(most, len(records))
-    return (records[i] for i in range(count))
-  dataset = builder.as_dataset(split=split, shuffle_files=False)
-  return tfds.as_numpy(dataset if most is None else dataset.take(most))
+    return (records[i] for i in range(len(records)))
+  return tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
 
 
 def _image_shape(builder: Any, image_size: int, split: str) -> tuple[int, int, int]:
@@ -202,81 +163,65 @@ def _image_shape(builder: Any, image_size: int, split: str) -> tuple[int, int, i
   if image_size:
     return image_size, image_size, channels
   if height is None or width is None:
-    sample = _examples(builder, split, 64)
+    sample = itertools.islice(_examples(builder, split), 64)
     height = width = decode.typical_side([min(x["image"].shape[:2]) for x in sample])
   return height, width, channels
 
 
-def _fit(image: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+def _fit(image: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
   if image.dtype != np.uint8:
     raise InputError(f"images of dtype {image.dtype}; allowed: uint8")
   return image if image.shape == shape else decode.square(image[None], shape[0])[0]
 
 
-def _read_whole(
-  builder: Any, split: str, keys: list[str], caption: str, shape: tuple[int, int, int]
-) -> Split:
-  count = builder.info.splits[split].num_examples
-  images = np.empty((count, *shape), np.uint8)
-  columns = {key: np.empty(count, np.int32) for key in keys}
+def _columns(
+  examples: Iterable[dict], title: str, keys: list[str], caption: str, images: Images
+) -> dict[str, np.ndarray]:
+  """The labels of each key, int32, and the captions as ""; fills `images` if array."""
+  columns = {key: np.empty(len(images), np.int32) for key in keys}
   captions = []
-  examples = _examples(builder, split)
-  for i, x in enumerate(tqdm.tqdm(examples, split, count, disable=None)):
-    images[i] = _fit(x["image"], shape)
+  for i, x in enumerate(tqdm.tqdm(examples, title, len(images), disable=None)):
+    if isinstance(images, np.ndarray):
+      images[i] = _fit(x["image"], images.shape[1:])
     for key in keys:
       columns[key][i] = x[key]
     if caption:
       captions.append(_first_text(x[caption]))
-  return _split(builder, split, images, columns, captions)
+  return columns | ({"": np.array(captions, np.str_)} if caption else {})
 
 
-def _open(
+def _columns_once(
   builder: Any,
   split: str,
   keys: list[str],
   caption: str,
-  shape: tuple[int, int, int],
+  images: "_Records",
   cache: pathlib.Path | None,
-) -> Split:
-  import tensorflow_datasets as tfds
-
-  feature = builder.info.features["image"]
-  jpeg = feature.encoding_format == "jpeg" and shape[2] == 3
-  decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
-  files = builder.info.splits[split].filepaths
-  images = _Records(
-    builder.as_data_source(split, decoders=decoders), shape, jpeg, files
-  )
-  if not keys and not caption:
-    return _split(builder, split, images, {}, [])
-  make = functools.partial(_columns, builder, split, keys, caption)
-  if cache is None:
-    columns = make()
-  else:
-    name = f"{builder.name}-{split}-labels"
-    columns = decoded_cache.table(cache, name, images.identity(), make)
-  captions = columns.pop("", np.array([], np.str_)).tolist()
-  return _split(builder, split, images, columns, captions)
-
-
-def _columns(
-  builder: Any, split: str, keys: list[str], caption: str
 ) -> dict[str, np.ndarray]:
-  """The labels of each key, int32, and the captions as ""; reads every record."""
+  """The columns of a large split, whose every record is read, or from the cache."""
   import tensorflow_datasets as tfds
 
-  # Images stay encoded.
-  skip = {"image": tfds.decode.SkipDecoding()}
-  records = builder.as_data_source(split, decoders=skip)
-  columns = {key: np.empty(len(records), np.int32) for key in keys}
-  captions = []
-  for i in tqdm.trange(len(records), desc=f"{split} labels", disable=None):
-    record = records[i]
-    for key in keys:
-      columns[key][i] = record[key]
-    if caption:
-      captions.append(_first_text(record[caption]))
-  return columns | ({"": np.array(captions, np.str_)} if caption else {})
+  def make() -> dict[str, np.ndarray]:
+    skip = {"image": tfds.decode.SkipDecoding()}
+    records = builder.as_data_source(split, decoders=skip)
+    examples = (records[i] for i in range(len(records)))
+    return _columns(examples, f"{split} labels", keys, caption, images)
+
+  if not keys and not caption:
+    return {}
+  if cache is None:
+    return make()
+  name = f"{builder.name}-{split}-labels"
+  return decoded_cache.table(cache, name, images.identity(), make)
+
+
+def _records(builder: Any, split: str, shape: tuple[int, int, int]) -> "_Records":
+  import tensorflow_datasets as tfds
+
+  jpeg = builder.info.features["image"].encoding_format == "jpeg" and shape[2] == 3
+  decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
+  records = builder.as_data_source(split, decoders=decoders)
+  return _Records(records, shape, jpeg, builder.info.splits[split].filepaths)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
