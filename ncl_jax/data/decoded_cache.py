@@ -18,7 +18,6 @@ import os
 import pathlib
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
@@ -82,25 +81,52 @@ def cached(source: Source, folder: pathlib.Path) -> Source:
       image that cannot be decoded; or for an entry that does not hold its files'
       pixels.
   """
-  entries = _entries(source, folder)
-  _check_space(source, folder, entries)
+  found = entries(source, folder)
+  check_space(folder, found)
   splits = dict(source.splits)
-  for name, entry in entries.items():
+  for name, entry in found.items():
     images = entry.open(f"{name} images of {source.name}")
     splits[name] = dataclasses.replace(splits[name], images=images)
   return dataclasses.replace(source, splits=splits)
 
 
-def check_space(source: Source, folder: pathlib.Path) -> tuple[int, int]:
-  """Checks that `cached` has space, and writes nothing.
+def entries(source: Source, folder: pathlib.Path) -> dict[str, "Entry"]:
+  """Split name -> its entry, of the splits that are decoded on demand."""
+  found: dict[str, Entry] = {}
+  for name, split in source.splits.items():
+    images = split.images
+    if isinstance(images, Stored):
+      digest = _digest([f"{images.shape}".encode(), *images.identity()])
+      title = f"{_plain(source.title)}-{images.shape[1]}px-{digest}.npy"
+      found[name] = Entry(folder / title, images)
+  return found
+
+
+def check_space(folder: pathlib.Path, found: dict[str, "Entry"]) -> tuple[int, int]:
+  """Checks that the disk has space for the entries, and writes nothing.
 
   Returns:
-    (bytes that it will write, bytes that are free).
+    (bytes that are still to be written, bytes that are free).
 
   Raises:
     InputError: if the disk lacks the space.
   """
-  return _check_space(source, folder, _entries(source, folder))
+  free = shutil.disk_usage(_existing(folder)).free
+  missing = {entry.file: entry.missing() for entry in found.values()}
+  needed = sum(missing.values())
+  if needed > free:
+    others = ", ".join(
+      f"{path.name} ({path.stat().st_size / 2**30:,.1f} GiB)"
+      for path in sorted(folder.glob("*-*px-*"))
+      if path.suffix in (".npy", ".partial") and path.with_suffix(".npy") not in missing
+    )
+    raise InputError(
+      f"{KEY} is {folder}: the decoded images take {needed / 2**30:,.2f} GiB more, and "
+      f"{free / 2**30:,.2f} GiB are free there. Free some space, name another folder, "
+      "lower data.image_size, or leave the setting empty to decode images whenever they"
+      f" are used. Other entries there: {others or 'none'}."
+    )
+  return needed, free
 
 
 def table(
@@ -116,16 +142,14 @@ def table(
     identity: what the arrays depend on, besides the decoder.
     make: computes them; no Python objects.
   """
-  _make(folder)
   file = folder / f"{_plain(name)}-{_digest(identity)}.npz"
   if not file.exists():
-    with locks.held(_lock(file), _wait(lambda: f"reading {name}")):
+    with _alone(file, lambda: f"reading {name}"):
       if not file.exists():
-        content = io.BytesIO()
-        np.savez(content, **make())  # type: ignore[arg-type]
+        arrays = make()
         draft = file.with_suffix(".partial")
         with naming(draft), draft.open("wb") as opened:
-          opened.write(content.getbuffer())
+          np.savez(opened, **arrays)  # type: ignore[arg-type]
           opened.flush()
           os.fsync(opened.fileno())
         draft.replace(file)
@@ -133,7 +157,7 @@ def table(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Entry:
+class Entry:
   """Where the images of a split are, or will be."""
 
   file: pathlib.Path
@@ -180,10 +204,14 @@ class _Entry:
   def open(self, what: str) -> Decoded:
     """Opens the entry, and makes it first if necessary; `what` is for messages."""
     if not self.file.exists():
-      _make(self.file.parent)
-      with locks.held(_lock(self.file), _wait(lambda: self._state(what))):
+      with _alone(self.file, lambda: self._state(what)):
         if not self.file.exists():
-          self._write(what)
+          try:
+            self._write(what)
+          except InputError:
+            # The files without the bad one make another entry: this one is of no use.
+            self.partial.unlink(missing_ok=True)
+            raise
     expected = len(self.header) + len(self.images) * self.row
     if self.file.stat().st_size != expected:
       raise InputError(
@@ -215,7 +243,6 @@ class _Entry:
 
     self.partial.touch()
     with (
-      self._discarded_on_bad_image(),
       naming(self.partial),
       self.partial.open("r+b") as opened,
       # disable=None: no bar without a terminal.
@@ -237,62 +264,6 @@ class _Entry:
         )
     with contextlib.suppress(FileNotFoundError):  # the other writer was first
       self.partial.replace(self.file)
-
-  @contextlib.contextmanager
-  def _discarded_on_bad_image(self) -> Iterator[None]:
-    """The files without the bad one make another entry: this one is of no use."""
-    try:
-      yield
-    except InputError:
-      self.partial.unlink(missing_ok=True)
-      raise
-
-
-def _entries(source: Source, folder: pathlib.Path) -> dict[str, _Entry]:
-  """Split name -> its entry, of the splits that are decoded on demand."""
-  found: dict[str, _Entry] = {}
-  for name, split in source.splits.items():
-    images = split.images
-    if isinstance(images, Stored):
-      digest = _digest([f"{images.shape}".encode(), *images.identity()])
-      title = f"{_plain(source.title)}-{images.shape[1]}px-{digest}.npy"
-      found[name] = _Entry(folder / title, images)
-  return found
-
-
-def _check_space(
-  source: Source, folder: pathlib.Path, entries: dict[str, _Entry]
-) -> tuple[int, int]:
-  free = shutil.disk_usage(_existing(folder)).free
-  missing = {entry.file: entry.missing() for entry in entries.values()}
-  needed = sum(missing.values())
-  if needed > free:
-    others = [
-      f"{path.name} ({path.stat().st_size / 2**30:,.1f} GiB)"
-      for path in sorted(folder.glob("*-*px-*"))
-      if path.suffix in (".npy", ".partial") and path.with_suffix(".npy") not in missing
-    ]
-    hint = f" Other entries there: {', '.join(others)}." if others else ""
-    raise InputError(
-      f"{KEY} is {folder}: the decoded images of {source.name} take "
-      f"{needed / 2**30:,.2f} GiB more, and {free / 2**30:,.2f} GiB are free there. "
-      "Free some space, name another folder, lower data.image_size, or leave the "
-      f"setting empty to decode images whenever they are used.{hint}"
-    )
-  return needed, free
-
-
-def _wait(state: Callable[[], str]) -> Callable[[str], None]:
-  """What is done each second while another process writes an entry."""
-  said = -math.inf
-
-  def busy(owner: str) -> None:
-    nonlocal said
-    if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-      said = time.monotonic()
-      logging.info("%s: waiting for %s, which is %s", KEY, owner, state())
-
-  return busy
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -317,10 +288,19 @@ def _existing(folder: pathlib.Path) -> pathlib.Path:
   return folder
 
 
-def _make(folder: pathlib.Path) -> None:
-  _existing(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def _alone(file: pathlib.Path, state: Callable[[], str]) -> Iterator[None]:
+  """Makes the folder of an entry and waits while another process writes the entry."""
+  _existing(file.parent)
+  file.parent.mkdir(parents=True, exist_ok=True)
 
+  def busy(owner: str) -> None:
+    logging.log_every_n_seconds(
+      logging.INFO,
+      "%s: waiting for %s, which is %s",
+      _SECONDS_BETWEEN_LINES,
+      *(KEY, owner, state()),
+    )
 
-def _lock(file: pathlib.Path) -> pathlib.Path:
-  return file.with_name(f".{file.stem}.lock")
+  with locks.held(file.with_name(f".{file.stem}.lock"), busy):
+    yield

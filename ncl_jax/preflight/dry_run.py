@@ -94,12 +94,15 @@ def _data(source: Source, read: int, on_device: bool) -> list[str]:
 
 
 def _decoded_once(config: ConfigDict, source: Source) -> list[str]:
-  folder = config.data.decoded_cache
-  if not folder:
+  given = config.data.decoded_cache
+  if not given:
     return []
-  needed, free = decoded_cache.check_space(source, paths.local(folder).absolute())
+  folder = paths.local(given).absolute()
+  needed, free = decoded_cache.check_space(
+    folder, decoded_cache.entries(source, folder)
+  )
   return [
-    f"          decoded once, into {folder}: {needed / 2**30:,.2f} GiB to write, "
+    f"          decoded once, into {given}: {needed / 2**30:,.2f} GiB to write, "
     f"{free / 2**30:,.2f} GiB free"
   ]
 

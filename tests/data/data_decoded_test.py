@@ -298,7 +298,7 @@ def test_two_writers_without_locks_write_the_same(photographs, tmp_path, monkeyp
   streamed = load(photographs)
   images = streamed.splits["train"].images
   (entry,) = {
-    e.file: e for e in decoded_cache._entries(streamed, tmp_path).values()
+    e.file: e for e in decoded_cache.entries(streamed, tmp_path).values()
     if len(e.images) == 36
   }.values()  # fmt: skip
   read, blocks = folder.decode.Files.__getitem__, []
