@@ -50,7 +50,6 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
       known = "; ".join(", ".join(names) for names in (*LAYOUTS, UNDIVIDED))
       raise InputError(
         f"{path} holds the arrays {', '.join(arrays) or '(none)'}; allowed: {known}"
-        f"{_nearest(arrays)}"
       )
     parts = {"all": UNDIVIDED}
 
@@ -111,15 +110,6 @@ def number_levels(
     arrays.update(found)
   class_names = names.pop("", ())
   return class_names, {level[1:]: found for level, found in names.items()}
-
-
-def _nearest(arrays: Iterable[str]) -> str:
-  of_level = {key for names in (*LAYOUTS, UNDIVIDED) for key in names}
-  for name in arrays:
-    near = difflib.get_close_matches(name, of_level - {name}, 1)
-    if near and name not in of_level:
-      return f"; is {name} meant as {near[0]}?"
-  return ""
 
 
 def checked_images(

@@ -1,13 +1,11 @@
 """Finds image files that are copies of others, because a test set must be new."""
 
-import functools
 import hashlib
-import multiprocessing.pool
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from ncl_jax.host import resources
+from ncl_jax.data import threads
 
 # Every file is opened if another has its size, which takes too long for more files.
 MOST_FILES = 200_000
@@ -25,10 +23,8 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
   if len(paths) > MOST_FILES:
     return []
   groups = [list(paths)]
-  with multiprocessing.pool.ThreadPool(resources.cores()) as pool:
-    apply = functools.partial(pool.map, chunksize=64)
-    for tell in (os.path.getsize, _tail, _digest):
-      groups = [part for group in groups for part in _parts(group, tell, apply)]
+  for tell in (os.path.getsize, _tail, _digest):
+    groups = [part for group in groups for part in _parts(group, tell)]
   return groups
 
 
@@ -58,18 +54,17 @@ def describe(
   return text
 
 
-def _parts(group, tell: Callable[[str], object], apply) -> list[list[str]]:
-  found: dict[object, list[str]] = defaultdict(list)
-
+def _parts(group: list[str], tell: Callable[[str], object]) -> list[list[str]]:
   def told(path: str) -> object:
     try:
       return tell(path)
     except OSError:
       return None
 
-  for path, key in zip(group, apply(told, group), strict=True):
-    if key is not None:
-      found[key].append(path)
+  found: dict[object, list[str]] = defaultdict(list)
+  for path, key in zip(group, threads.pool().map(told, group), strict=True):
+    found[key].append(path)
+  found.pop(None, None)
   return [part for part in found.values() if len(part) > 1]
 
 

@@ -149,7 +149,6 @@ def test_array_sizes_may_differ_if_scaled(tmp_path):
     ({"images": TRAIN, "labels": np.full(20, 1e300)}, "to 4611686018427387904"),
     ({"images": TRAIN, "label": TRAIN_LABELS}, "has no labels but label"),
     ({"imgs": TRAIN, "labels": TRAIN_LABELS}, "holds the arrays imgs, labels"),
-    ({"train_image": TRAIN}, "is train_image meant as train_images"),
     ({"images": TRAIN, "labels": np.eye(20, dtype=int)}, r"labels .* \(20, 20\)"),
     ({"images": TRAIN, "labels": TRAIN_LABELS[1:]}, "20 images but 19 labels"),
     ({"images": TRAIN, "labels": TRAIN_LABELS - 2}, "from -2 to 1"),
