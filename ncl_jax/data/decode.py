@@ -1,9 +1,9 @@
 """Decodes image files of any format and size to square uint8 RGB arrays."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -137,23 +137,17 @@ def white(paths: Sequence[str], name: str) -> int:
   Up to `SAMPLE` of the files are inspected. `name` is that of the set, for messages.
   """
 
-  def values(path: str) -> np.ndarray | None:
-    try:
-      with _opened(path) as image:
-        if not _is_wide(image):
-          return None
+  def wide(path: str) -> Iterator[np.ndarray]:
+    # What cannot be read is reported when it is used.
+    with contextlib.suppress(*UNREADABLE), _opened(path) as image:
+      if _is_wide(image):
         pixels = np.asarray(image)
         depth.check(pixels, path)
-        return pixels
-    except UNREADABLE:
-      return None  # reported when it is read for use
+        yield pixels
 
   chosen = [paths[i] for i in spread(len(paths), SAMPLE)]
-  found = (values(path) for path in chosen)
-  return depth.white(
-    (pixels for pixels in found if pixels is not None),
-    f"{name}, up to {len(chosen)} files",
-  )
+  found = itertools.chain.from_iterable(map(wide, chosen))
+  return depth.white(found, f"{name}, up to {len(chosen)} files")
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
@@ -233,10 +227,6 @@ class Files:
     """Some of the files."""
     return dataclasses.replace(self, paths=[self.paths[int(row)] for row in rows])
 
-  def resized(self, size: int) -> "Files":
-    """The same files, decoded to another size."""
-    return dataclasses.replace(self, size=size)
-
   def identity(self) -> Iterator[bytes]:
     """What the decoded pixels depend on: each file's name, size and time of change."""
     yield f"white {self.white}".encode()
@@ -274,28 +264,24 @@ def _stamp(path: str, above: int) -> bytes:
   return os.fsencode(path[above:]) + f"\0{state}".encode()
 
 
-def unreadable(paths: Sequence[str]) -> dict[str, str]:
-  """Decodes all files and returns those that fail, each with the reason."""
+def unreadable(paths: Sequence[str]) -> dict[int, str]:
+  """Decodes all files and returns the rows of those that fail, each with the reason."""
 
-  def reason(path: str) -> str:
-    try:
-      read(path, 1)
-    except UNREADABLE as error:
-      return _reason(error, path)
-    return ""
+  def check(block: range) -> dict[int, str]:
+    failed = {}
+    for row in block:
+      try:
+        read(paths[row], 1)
+      except UNREADABLE as error:
+        failed[row] = _reason(error, paths[row])
+    return failed
 
-  failed = {}
-  with (
-    concurrent.futures.ThreadPoolExecutor(threads.count()) as pool,
-    tqdm.tqdm(total=len(paths), desc="checking", unit="image", disable=None) as bar,
-  ):
-    # In blocks, because every queued file costs memory.
-    for start in range(0, len(paths), 1024):
-      block = paths[start : start + 1024]
-      reasons = zip(block, pool.map(reason, block), strict=True)
-      failed.update({path: text for path, text in reasons if text})
-      bar.update(len(block))
-  return failed
+  # In blocks, because every queued file costs memory.
+  rows = range(len(paths))
+  blocks = [rows[i : i + 64] for i in rows[::64]]
+  found = threads.pool().map(check, blocks)
+  bar = tqdm.tqdm(found, "checking", len(blocks), unit=" x 64 images", disable=None)
+  return {row: reason for failed in bar for row, reason in failed.items()}
 
 
 def _reason(error: BaseException, path: str) -> str:

@@ -130,7 +130,7 @@ def check_space(folder: pathlib.Path, found: dict[str, "Entry"]) -> tuple[int, i
 
 
 def table(
-  folder: pathlib.Path,
+  folder: pathlib.Path | None,
   name: str,
   identity: Iterable[bytes],
   make: Callable[[], dict[str, np.ndarray]],
@@ -138,10 +138,12 @@ def table(
   """Arrays that are computed once and kept in `folder`.
 
   Args:
-    folder: created if necessary.
+    folder: created if necessary; None = they are computed now.
     identity: what the arrays depend on, besides the decoder.
     make: computes them; no Python objects.
   """
+  if folder is None:
+    return make()
   file = folder / f"{_plain(name)}-{_digest(identity)}.npz"
   if not file.exists():
     with _alone(file, lambda: f"reading {name}"):

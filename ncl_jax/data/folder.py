@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import os
 import pathlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -116,28 +116,38 @@ def load(
     raise InputError(
       f"no images in {path}; looked for {', '.join(COMMON)} and the other endings that"
       " Pillow reads, in PATH/train/CLASS and PATH/test/CLASS, in PATH/CLASS, and in "
-      "PATH"
-      f"{_remedies(others)}"
+      f"PATH{_remedies(others)}"
     )
 
-  classes = class_names.ordered({*train, *test} - {NO_CLASS})
   size = image_size or decode.file_side(_join(train.values()))
   if not image_size:
     logging.info("%s: image size %d, the median shorter side", name, size)
   white = decode.white(_join(train.values()), name)
-  parts = {"train": _files(train, classes, size, white, path)}
-  if test:
-    parts["test"] = _files(test, classes, size, white, path)
-  same = duplicates.copies(_join(list(files.paths) for files, _ in parts.values()))
-  splits = {
-    part: Split(files, labels, files=files) for part, (files, labels) in parts.items()
-  }
+  classes = class_names.ordered({*train, *test} - {NO_CLASS})
+  number = {NO_CLASS: UNLABELLED} | {name: k for k, name in enumerate(classes)}
+  splits: dict[str, Split] = {}
+  paths: list[str] = []
+  for part, listing in ({"train": train} | ({"test": test} if test else {})).items():
+    groups = sorted((number[key], files) for key, files in listing.items())
+    files = decode.Files(_join(f for _, f in groups), size, white, os.fspath(path))
+    labels = np.repeat([k for k, _ in groups], [len(f) for _, f in groups])
+    splits[part] = Split(files, labels.astype(np.int32), files=files)
+    paths += files.paths
+  same = duplicates.copies(paths)
   if not test:
-    splits = _divided(splits["train"], name, same)
+    row = {file: i for i, file in enumerate(paths)} if same else {}
+    copies = [[row[file] for file in group] for group in same]
+    splits = divide(splits["train"], name, files.names(), copies)
   used = {part: split.files for part, split in splits.items() if split.files}
   if same:
     left_out.tell(duplicates.describe(same, used["test"].paths, path))
-  _report_classes(left_out, classes, splits)
+  for split in ("train", "test"):
+    present = set(splits[split].labels.tolist())
+    missing = [c for k, c in enumerate(classes) if k not in present]
+    if missing:
+      left_out.tell(f"no {split} images of {', '.join(missing)}")
+  if len(classes) == 1:
+    left_out.tell(f"one class only, {classes[0]!r}; is PATH a level too high?")
   names = hashlib.sha256("\n".join(used["train"].names()).encode()).hexdigest()
   return Source(
     name, splits, classes, divided=not test, names=names, notes=tuple(left_out.notes)
@@ -148,14 +158,11 @@ def _unreadable(
   files: list[str], path: pathlib.Path, cache: pathlib.Path | None
 ) -> dict[str, str]:
   """The files that cannot be decoded, each with the reason."""
-  if cache is None:
-    return decode.unreadable(files)
 
   def find() -> dict[str, np.ndarray]:
     bad = decode.unreadable(files)
-    rows = [i for i, file in enumerate(files) if file in bad]
-    reasons = [bad[files[i]] for i in rows]
-    return {"rows": np.array(rows, np.int64), "reasons": np.array(reasons, np.str_)}
+    reasons = np.array(list(bad.values()), np.str_)
+    return {"rows": np.array(list(bad), np.int64), "reasons": reasons}
 
   identity = decode.Files(files, 1, root=os.fspath(path)).identity()
   found = decoded_cache.table(cache, f"{path.name}-unreadable", identity, find)
@@ -270,48 +277,5 @@ def _without(listing: Listing, bad: dict[str, str]) -> Listing:
   return {name: files for name, files in kept.items() if files}
 
 
-def _files(
-  listing: Listing, classes: tuple[str, ...], size: int, white: int, root: pathlib.Path
-) -> tuple[decode.Files, np.ndarray]:
-  """The files, ordered by class, and their labels."""
-  if NO_CLASS in listing:
-    groups = [listing[NO_CLASS]]
-    labels = np.full(len(groups[0]), UNLABELLED, np.int32)
-  else:
-    groups = [listing.get(name, []) for name in classes]
-    sizes = [len(group) for group in groups]
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), sizes)
-  return decode.Files(_join(groups), size, white, os.fspath(root)), labels
-
-
-def _divided(whole: Split, name: str, same: list[list[str]]) -> dict[str, Split]:
-  """Holds out a fifth; copies stay together."""
-  assert whole.files is not None
-  row = {path: i for i, path in enumerate(whole.files.paths)} if same else {}
-  copies = [[row[path] for path in group] for group in same]
-  return divide(whole, name, whole.files.names(), copies)
-
-
 def _join(groups: Iterable[list[str]]) -> list[str]:
   return list(itertools.chain.from_iterable(groups))
-
-
-def _report_classes(
-  left_out: _LeftOut, classes: tuple[str, ...], splits: dict[str, Split]
-):
-  for split in splits:
-    present = set(splits[split].labels.tolist())
-    missing = [c for k, c in enumerate(classes) if k not in present]
-    if missing:
-      left_out.tell(f"no {split} images of {', '.join(missing)}")
-  twins = defaultdict(list)
-  for found in classes:
-    twins[found.lower()].append(found)
-  for alike in twins.values():
-    if len(alike) > 1:
-      left_out.tell(
-        f"the classes {' and '.join(alike)} differ in capitals alone; where file names "
-        "have no capitals (macOS, Windows) they would be one"
-      )
-  if len(classes) == 1:
-    left_out.tell(f"one class only, {classes[0]!r}; is PATH a level too high?")

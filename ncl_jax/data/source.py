@@ -72,7 +72,9 @@ class Split:
     if self.files is None:
       return self.images
     size = min(side, decode.file_side(self.files.paths))
-    return self.files.resized(size) if size > self.files.size else self.images
+    if size <= self.files.size:
+      return self.images
+    return dataclasses.replace(self.files, size=size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,23 +102,13 @@ class Source:
       split = self.split(name)
       if not len(split):
         raise InputError(f"{self.name}: no images in the split {name!r}")
-      if len(split.labels) != len(split):
-        raise InputError(
-          f"{self.name}: split {name!r} has {len(split)} images"
-          f" but {len(split.labels)} labels"
-        )
-      for what in ("captions", "files"):
-        found = getattr(split, what)
+      given = {"labels": split.labels, "captions": split.captions, "files": split.files}
+      given |= {f"labels of level {level!r}": x for level, x in split.levels.items()}
+      for what, found in given.items():
         if found is not None and len(found) != len(split):
           raise InputError(
             f"{self.name}: split {name!r} has {len(split)} images"
             f" but {len(found)} {what}"
-          )
-      for level, labels in split.levels.items():
-        if len(labels) != len(split) or labels.min() < UNLABELLED:
-          raise InputError(
-            f"{self.name}: {len(labels)} labels of level {level!r} from {labels.min()}"
-            f" in the split {name!r}; allowed: {len(split)}, one an image, from -1"
           )
       if tuple(split.images.shape[1:]) != self.image_shape:
         raise InputError(

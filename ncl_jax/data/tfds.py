@@ -209,8 +209,6 @@ def _columns_once(
 
   if not keys and not caption:
     return {}
-  if cache is None:
-    return make()
   name = f"{builder.name}-{split}-labels"
   return decoded_cache.table(cache, name, images.identity(), make)
 
