@@ -19,6 +19,7 @@ from ncl_jax.data import (
   suspicious,
   tfds,
 )
+from ncl_jax.data.classes import listed
 from ncl_jax.data.matching import matched
 from ncl_jax.data.source import Source, Split, epoch_order, in_memory
 from ncl_jax.data.subset import labelled, only_classes, stratified, subset
@@ -102,7 +103,7 @@ def load(spec: str, **options: Any) -> Source:
   Raises:
     InputError: for invalid settings or data.
   """
-  given, size = Options(**options), options.get("image_size", 0)
+  given = Options(**options)
   check(spec)
   kind, _, place = spec.partition(":")
   if given.pair_factors and kind != "dsprites":
@@ -110,24 +111,20 @@ def load(spec: str, **options: Any) -> Source:
       f"data.pair_factors = {tuple(given.pair_factors)!r}: {spec} has no factors to "
       "change, only dsprites has"
     )
+  size, path = given.image_size, paths.local(place).absolute()
   cache = cache_folder(given.decoded, spec)
-  path = paths.local(place).absolute()
-  if spec == "digits":
-    source = digits.load(size)
-  elif spec == "dsprites":
-    source = dsprites.load(size, given.pair_factors)
-  elif kind == "dsprites":
-    source = dsprites.load(size, given.pair_factors, path)
-  elif kind == "arrays":
-    source = arrays.load(path, size)
-  elif kind == "pairs":
-    source = pairs.load(path, size)
-  elif kind == "idx":
-    source = idx.load(path, size)
-  elif kind == "folder":
-    source = folder.load(path, size, given.on_bad_image, cache)
-  else:
-    source = tfds.load(place, size, given.need_train, cache)
+  match kind:
+    case "digits":
+      source = digits.load(size)
+    case "dsprites":
+      source = dsprites.load(size, given.pair_factors, path if place else None)
+    case "folder":
+      source = folder.load(path, size, given.on_bad_image, cache)
+    case "tfds":
+      source = tfds.load(place, size, given.need_train, cache)
+    case _:
+      module = {"arrays": arrays, "pairs": pairs, "idx": idx}[kind]
+      source = module.load(path, size)
   if given.classes_file:
     source = only_classes(source, _class_names(given.classes_file))
   source = subset(source, train=given.train_examples)
@@ -166,9 +163,8 @@ def _told(source: Source) -> Source:
     source.classes,
   )
   if source.num_classes:
-    shown = [f"{k} {name}" for k, name in enumerate(source.class_names[:10])]
-    more = ", ..." if source.num_classes > 10 else ""
-    logging.info("%s: classes by number: %s%s", source.name, ", ".join(shown), more)
+    shown = listed([f"{k} {name}" for k, name in enumerate(source.class_names)], 10)
+    logging.info("%s: classes by number: %s", source.name, shown)
   odd = suspicious.found(source)
   for warning in odd:
     logging.warning("%s: %s", source.name, warning)
@@ -182,10 +178,16 @@ def check(spec: str) -> None:
     InputError: for an unknown form, a missing place, or a URL.
   """
   kind, _, place = spec.partition(":")
-  with_place = [form.partition(":")[0] for form in FORMS if ":" in form]
-  alone = [form for form in FORMS if ":" not in form]
-  if spec not in alone and not (kind in with_place and place):
-    raise InputError(_unknown(spec, kind))
+  with_place = any(form.startswith(f"{kind}:") for form in FORMS)
+  if not (with_place if place else spec in FORMS):
+    kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}
+    near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
+    if not near and paths.local(spec).exists():
+      near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
+    raise InputError(
+      f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
+      + "".join(f"; did you mean {form}?" for form in near)
+    )
   paths.local(place)
 
 
@@ -195,12 +197,3 @@ def _class_names(file: str) -> list[str]:
     raise InputError(f"data.classes_file is {file}: there is no such file")
   lines = path.read_text(encoding="utf-8").splitlines()
   return [line.split()[0] for line in lines if line.split()]
-
-
-def _unknown(spec: str, kind: str) -> str:
-  kinds = {form.partition(":")[0]: form for form in reversed(FORMS)}
-  near = [kinds[k] for k in difflib.get_close_matches(kind, kinds, 1)]
-  if not near and paths.local(spec).exists():
-    near = ["arrays:" + spec if spec.endswith(".npz") else "folder:" + spec]
-  message = f"unknown data source {spec!r}; allowed: {', '.join(FORMS)}"
-  return message + "".join(f"; did you mean {form}?" for form in near)

@@ -53,8 +53,8 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
       )
     parts = {"all": UNDIVIDED}
 
-  label_names = [names[1] for names in parts.values()]
   used = sum(parts.values(), ())
+  label_names = [names[1] for names in parts.values()]
   for key in label_names:
     others = [k for k in arrays if k not in used and not k.startswith(f"{key}_")]
     near = difflib.get_close_matches(key, others, 1, 0.8)
@@ -63,29 +63,27 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
       raise InputError(f"{path} has no {key} but {near[0]}: rename or remove that")
   levels = levels_of(arrays, label_names)
   class_names, level_names = number_levels(arrays, levels, f"{path}")
-  images = checked_images(
-    {images_name: arrays[images_name] for images_name, _ in parts.values()}, f"{path}"
-  )
+  images = checked_images({key: arrays[key] for key, _ in parts.values()}, f"{path}")
   splits = {}
   for split, (images_name, labels_name) in parts.items():
-    of_level: dict[str, np.ndarray] = {}
     count = len(images[images_name])
-    for level in levels:
-      key = labels_name + level
-      if key in arrays:
-        of_level[level] = arrays[key]
-        if len(arrays[key]) != count:
-          raise InputError(
-            f"{path}: {count} images but {len(arrays[key])} labels in {key}"
-          )
-    labels = of_level.pop("", np.full(count, UNLABELLED, np.int32))
-    further = {level[1:]: values for level, values in of_level.items()}
+    found = {
+      level: arrays[labels_name + level]
+      for level in levels
+      if labels_name + level in arrays
+    }
+    for level, values in found.items():
+      if len(values) != count:
+        raise InputError(
+          f"{path}: {count} images but {len(values)} labels in {labels_name}{level}"
+        )
+    labels = found.pop("", np.full(count, UNLABELLED, np.int32))
+    further = {level[1:]: values for level, values in found.items()}
     splits[split] = Split(square(images[images_name], image_size), labels, further)
 
   divided = "all" in splits
   if divided:
     splits = divide(splits["all"], name)
-
   return Source(name, splits, class_names, divided, level_names)
 
 

@@ -42,10 +42,9 @@ def prepared(name: str) -> Any:
     _hide_accelerators()
     try:
       builder.download_and_prepare()
-    # AssertionError: the set must be downloaded by hand; contains the instructions.
     except (
       OSError,
-      AssertionError,
+      AssertionError,  # to be downloaded by hand; contains the instructions
       ValueError,
       ImportError,
       tfds.core.download.download_manager.NonMatchingChecksumError,
