@@ -66,20 +66,9 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   images = checked_images({key: arrays[key] for key, _ in parts.values()}, f"{path}")
   splits = {}
   for split, (images_name, labels_name) in parts.items():
-    count = len(images[images_name])
-    found = {
-      level: arrays[labels_name + level]
-      for level in levels
-      if labels_name + level in arrays
-    }
-    for level, values in found.items():
-      if len(values) != count:
-        raise InputError(
-          f"{path}: {count} images but {len(values)} labels in {labels_name}{level}"
-        )
-    labels = found.pop("", np.full(count, UNLABELLED, np.int32))
-    further = {level[1:]: values for level, values in found.items()}
-    splits[split] = Split(square(images[images_name], image_size), labels, further)
+    pixels = images[images_name]
+    labels, further = labels_of(arrays, levels, labels_name, len(pixels), path)
+    splits[split] = Split(square(pixels, image_size), labels, further)
 
   divided = "all" in splits
   if divided:
@@ -108,6 +97,24 @@ def number_levels(
     arrays.update(found)
   class_names = names.pop("", ())
   return class_names, {level[1:]: found for level, found in names.items()}
+
+
+def labels_of(
+  arrays: Mapping[str, np.ndarray],
+  levels: Iterable[str],
+  key: str,
+  count: int,
+  path: pathlib.Path,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """The numbered labels `key` of `count` examples, and those of other levels."""
+  found = {level: arrays[key + level] for level in levels if key + level in arrays}
+  for level, values in found.items():
+    if len(values) != count:
+      raise InputError(
+        f"{path}: {count} examples but {len(values)} labels in {key}{level}"
+      )
+  labels = found.pop("", np.full(count, UNLABELLED, np.int32))
+  return labels, {level[1:]: values for level, values in found.items()}
 
 
 def checked_images(

@@ -26,8 +26,8 @@ from ncl_jax.errors import InputError
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALL_BELOW = 64  # pixels of the shorter side; ImageNet-C's strengths hold from here on
 KEPT_BYTES = 2**30
-# id of a split's images -> (name, severity, side, seed) -> images, which are made.
-_KEPT: dict[int, dict[tuple, tuple[np.ndarray, np.ndarray]]] = {}
+# id of a split's images -> (name, severity, side, seed, rows) -> those images, made.
+_KEPT: dict[int, dict[tuple, np.ndarray]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +88,8 @@ class Corrupted:
   """Images of a split, cropped to their central square and corrupted on demand.
 
   Each image has its own generator, seeded by its position, so the result depends on
-  nothing else. A comparison needs the same images for every method and control.
-  Corrupted images are therefore cached as long as the split exists, up to `KEPT_BYTES`
-  in total.
+  nothing else. A comparison needs the same batches for every method and control. They
+  are therefore cached as long as the split exists, up to `KEPT_BYTES` in total.
 
   Attributes:
     images: uint8 [N, H, W, C], or files that are decoded on demand.
@@ -114,39 +113,23 @@ class Corrupted:
     return len(self.images)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
-    kept = self._kept()
-    if kept is None:
-      return self._make(rows)
-    made, known = kept
-    missing = np.unique(np.asarray(rows)[~known[rows]])
-    if len(missing):
-      made[missing] = self._make(missing)
-      known[missing] = True
-    return made[rows]
-
-  def _make(self, rows: np.ndarray) -> np.ndarray:
+    if id(self.images) not in _KEPT:
+      _KEPT[id(self.images)] = {}
+      weakref.finalize(self.images, _KEPT.pop, id(self.images), None)
+    kept = _KEPT[id(self.images)]
+    key = (self.name, self.severity, self.side, self.seed, rows.tobytes())
+    if key in kept:
+      return kept[key].copy()
     height, width = self.images.shape[1:3]
     top, left = (height - self.side) // 2, (width - self.side) // 2
-    cut = self.images[rows][:, top : top + self.side, left : left + self.side]
-    changed = np.empty_like(cut)
+    made = self.images[rows][:, top : top + self.side, left : left + self.side].copy()
     for i, row in enumerate(rows):
       seed = int(np.random.SeedSequence([self.seed, int(row)]).generate_state(1)[0])
-      changed[i] = corrupt(cut[i], self.name, self.severity, seed)
-    return changed
-
-  def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cache (images [N, side, side, C], filled [N]), or None if it has no room."""
-    sets = _KEPT.get(id(self.images))
-    if sets is None:
-      sets = _KEPT[id(self.images)] = {}
-      weakref.finalize(self.images, _KEPT.pop, id(self.images), None)
-    key = (self.name, self.severity, self.side, self.seed)
-    if key not in sets:
-      held = sum(made.nbytes for of in _KEPT.values() for made, _ in of.values())
-      if held + math.prod(self.shape) > KEPT_BYTES:
-        return None
-      sets[key] = (np.empty(self.shape, np.uint8), np.zeros(len(self), bool))
-    return sets[key]
+      made[i] = corrupt(made[i], self.name, self.severity, seed)
+    held = sum(images.nbytes for of in _KEPT.values() for images in of.values())
+    if held + made.nbytes <= KEPT_BYTES:
+      kept[key] = made.copy()
+    return made
 
 
 def _gaussian_noise(x, scale, rng):

@@ -63,7 +63,6 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     )
   if texts:
     _write_texts(arrays, list(prefixes.values()), path)
-
   class_names, level_names = arrays_lib.number_levels(arrays, levels, f"{path}")
   pictures = [p + kind for p in prefixes.values() for kind in ("images", "partners")]
   arrays.update(
@@ -91,7 +90,7 @@ def _split(
 ) -> Split:
   """One part of the file, after checking its lengths."""
   raw = arrays[f"{prefix}images"]
-  for key in (*KINDS, *(f"labels{level}" for level in levels)):
+  for key in KINDS:
     found = arrays.get(prefix + key)
     if found is not None and (found.ndim == 0 or len(found) != len(raw)):
       raise InputError(
@@ -116,9 +115,9 @@ def _split(
       del rng  # each has one partner
       return others[rows]
 
-  known = {level: arrays[f"{prefix}labels{level}"] for level in levels}
-  labels = known.pop("", np.full(len(images), -1, np.int32))
-  further = {level[1:]: values for level, values in known.items()}
+  labels, further = arrays_lib.labels_of(
+    arrays, levels, f"{prefix}labels", len(images), path
+  )
   return Split(images, labels, further, give, captions)
 
 

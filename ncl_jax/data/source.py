@@ -334,9 +334,8 @@ def _decoded(images: Images, title: str) -> np.ndarray:
   if isinstance(images, np.ndarray):
     return images
   decoded = np.empty(images.shape, np.uint8)
+  parts = np.array_split(np.arange(len(images)), -(-len(images) // 256))
   # disable=None: no bar without a terminal.
-  with tqdm.tqdm(total=len(images), desc=title, unit="image", disable=None) as bar:
-    for rows in np.array_split(np.arange(len(images)), -(-len(images) // 256)):
-      decoded[rows] = images[rows]
-      bar.update(len(rows))
+  for rows in tqdm.tqdm(parts, title, unit="batch", disable=None):
+    decoded[rows] = images[rows]
   return decoded

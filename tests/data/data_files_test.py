@@ -150,7 +150,10 @@ def test_array_sizes_may_differ_if_scaled(tmp_path):
     ({"images": TRAIN, "label": TRAIN_LABELS}, "has no labels but label"),
     ({"imgs": TRAIN, "labels": TRAIN_LABELS}, "holds the arrays imgs, labels"),
     ({"images": TRAIN, "labels": np.eye(20, dtype=int)}, r"labels .* \(20, 20\)"),
-    ({"images": TRAIN, "labels": TRAIN_LABELS[1:]}, "20 images but 19 labels"),
+    (
+      {"images": TRAIN, "labels": TRAIN_LABELS[1:]},
+      "20 examples but 19 labels in labels",
+    ),
     ({"images": TRAIN, "labels": TRAIN_LABELS - 2}, "from -2 to 1"),
     (
       {"images": TRAIN, "labels": TRAIN_LABELS + 10**6},
