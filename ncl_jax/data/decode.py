@@ -22,15 +22,9 @@ from ncl_jax.host import npz
 # What Pillow raises on files that are truncated, damaged or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
-# Files that decode to more pixels are refused; this many take 1.6 GB as RGB.
-LARGEST_PIXELS = 1 << 29
-
 # Larger images are decoded one at a time, so that not every thread holds one.
 _LARGE_PIXELS = 1 << 26
 _one_large = threading.Lock()
-
-# The colour behind transparent pixels: most images were made for a white page.
-BACKGROUND = (255, 255, 255)
 
 # Raise it whenever `read` or `square` returns other pixels than before: images decoded
 # by the earlier code are then not used any more, see `decoded_cache`.
@@ -58,7 +52,7 @@ def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
 
   Args:
     path: any file that Pillow opens, or its bytes. The first frame of an animation is
-      read. Transparent pixels are placed on white (`BACKGROUND`).
+      read. Transparent pixels are placed on white.
     size: side of the result in pixels.
     white: for 16-bit grey pixels, the value that becomes 255, see `depth`.
 
@@ -67,43 +61,17 @@ def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
 
   Raises:
     One of `UNREADABLE` if the file is not a complete image, has pixels that `depth`
-    refuses, or decodes to more than `LARGEST_PIXELS`.
+    refuses, or more pixels than Pillow's limit.
   """
-  with _opened(path) as image:
-    large = image.width * image.height > LARGEST_PIXELS
-    if image.format == "JPEG" and (image.mode == "RGB" or large):
+  with Image.open(path) as image:
+    if image.format == "JPEG" and image.mode == "RGB":
       # The shorter side must not fall below `size`, even if the other is much longer.
       image.draft(image.mode, (size, size))
-    pixels = image.width * image.height
-    if pixels > LARGEST_PIXELS:
-      raise ValueError(
-        f"{image.width} x {image.height} = {pixels / 1e6:,.0f} million pixels; "
-        f"allowed: {LARGEST_PIXELS / 1e6:,.0f}. Make it smaller, or save it as a JPEG "
-        "file, which is decoded reduced"
-      )
-    with _one_large if pixels > _LARGE_PIXELS else contextlib.nullcontext():
+    large = image.width * image.height > _LARGE_PIXELS
+    with _one_large if large else contextlib.nullcontext():
       # In place: an image that is upright already is not copied.
       ImageOps.exif_transpose(image, in_place=True)
       return np.asarray(_square(_rgb(image, white, path), size))
-
-
-def _opened(path: str | io.BytesIO) -> Image.Image:
-  try:
-    return Image.open(path)
-  except Image.DecompressionBombError:
-    # Pillow's limit, a third of ours, does not consider reduced decoding.
-    with _one_large, _no_limit():
-      return Image.open(path)
-
-
-@contextlib.contextmanager
-def _no_limit() -> Iterator[None]:
-  """Disables Pillow's limit on pixels; `read` has its own."""
-  limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-  try:
-    yield
-  finally:
-    Image.MAX_IMAGE_PIXELS = limit
 
 
 def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
@@ -120,7 +88,8 @@ def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
     image = Image.fromarray(depth.to_bytes(pixels, white))
   if image.has_transparency_data:
     image = image.convert("RGBA")
-    ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
+    # Most images were made for a white page.
+    ground = Image.new("RGBA", image.size, "white")
     image = Image.alpha_composite(ground, image)
   # Converting to the mode it has would copy it.
   return image if image.mode == "RGB" else image.convert("RGB")
@@ -139,7 +108,7 @@ def white(paths: Sequence[str], name: str) -> int:
 
   def wide(path: str) -> Iterator[np.ndarray]:
     # What cannot be read is reported when it is used.
-    with contextlib.suppress(*UNREADABLE), _opened(path) as image:
+    with contextlib.suppress(*UNREADABLE), Image.open(path) as image:
       if _is_wide(image):
         pixels = np.asarray(image)
         depth.check(pixels, path)
@@ -189,7 +158,7 @@ def file_side(paths: Sequence[str]) -> int:
   sides, reason = [], ""
   for i in spread(len(paths)):
     try:
-      with _opened(paths[i]) as image:
+      with Image.open(paths[i]) as image:
         sides.append(min(image.size))
     except UNREADABLE as error:
       reason = reason or f"{paths[i]}: {_reason(error, paths[i])}"

@@ -13,16 +13,8 @@ from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 
 FASHION = (
-  "T-shirt/top",
-  "Trouser",
-  "Pullover",
-  "Dress",
-  "Coat",
-  "Sandal",
-  "Shirt",
-  "Sneaker",
-  "Bag",
-  "Ankle boot",
+  *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+  *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 PREFIXES = {"train": "train", "test": "t10k"}
 
@@ -38,23 +30,20 @@ def load(folder: pathlib.Path, image_size: int = 0) -> Source:
     raise InputError(f"idx:{folder} is a file; allowed: the folder of the four files")
   if not folder.is_dir():
     raise InputError(f"no folder {folder}")
-  pixels, labels_of = {}, {}
+  pixels, labels = {}, {}
   for split, prefix in PREFIXES.items():
     images_file = _find(folder, f"{prefix}-images", "idx3-ubyte")
     labels_file = _find(folder, f"{prefix}-labels", "idx1-ubyte")
-    images, labels = read(images_file, 3), read(labels_file, 1)
-    if len(images) != len(labels):
+    pixels[split], labels[split] = read(images_file, 3), read(labels_file, 1)
+    if len(pixels[split]) != len(labels[split]):
       raise InputError(
-        f"{len(images)} images in {images_file} but {len(labels)} labels in"
-        f" {labels_file}"
+        f"{len(pixels[split])} images in {images_file} but {len(labels[split])} labels"
+        f" in {labels_file}"
       )
-    pixels[split], labels_of[split] = square(images[..., None], image_size), labels
-
-  numbers, names = labels_lib.numbered(
-    {f"{split} labels": labels for split, labels in labels_of.items()}, f"{folder}"
-  )
+  numbers, names = labels_lib.numbered(labels, f"{folder}")
   splits = {
-    split: Split(images, numbers[f"{split} labels"]) for split, images in pixels.items()
+    split: Split(square(images[..., None], image_size), numbers[split])
+    for split, images in pixels.items()
   }
   if "fashion" in str(folder).lower() and len(names) <= len(FASHION):
     names = FASHION

@@ -77,10 +77,8 @@ class _Joined:
     return len(self.first) + len(self.second)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+    late = rows >= len(self.first)
     images = np.empty((len(rows), *self.first.shape[1:]), np.uint8)
-    early = rows < len(self.first)
-    if early.any():
-      images[early] = self.first[rows[early]]
-    if not early.all():
-      images[~early] = self.second[rows[~early] - len(self.first)]
+    images[~late] = self.first[rows[~late]]
+    images[late] = self.second[rows[late] - len(self.first)]
     return images

@@ -6,18 +6,14 @@ import sys
 
 
 def cores() -> int:
-  """Returns the number of CPU cores this process may use, at least 1.
-
-  This is the number of cores in its affinity mask or, if smaller, the whole cores in
-  the quota of a container or scheduler.
-  """
+  """The number of CPU cores this process may use, by affinity and quota; at least 1."""
   affinity = getattr(os, "sched_getaffinity", None)
   count = len(affinity(0)) if affinity else os.cpu_count() or 1
   return max(1, int(min(count, _quota(pathlib.Path("/")))))
 
 
 def peak_memory() -> float:
-  """Returns the peak memory of this process in bytes; NaN on Windows."""
+  """The peak memory of this process in bytes; NaN on Windows."""
   try:
     import resource
   except ImportError:
@@ -27,7 +23,7 @@ def peak_memory() -> float:
 
 
 def memory() -> float:
-  """Returns the bytes of memory this process holds; `peak_memory` where unknown."""
+  """The bytes of memory this process holds; `peak_memory` where unknown."""
   try:
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
