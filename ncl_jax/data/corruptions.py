@@ -21,6 +21,7 @@ import scipy.ndimage
 from PIL import Image
 
 from ncl_jax import checks
+from ncl_jax.data.source import Images
 from ncl_jax.errors import InputError
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -84,7 +85,7 @@ def names(channels: int) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Corrupted:
+class Corrupted(Images):
   """Images of a split, cropped to their central square and corrupted on demand.
 
   Each image has its own generator, seeded by its position, so the result depends on
@@ -108,9 +109,6 @@ class Corrupted:
   def shape(self) -> tuple[int, ...]:
     """(N, side, side, C)."""
     return (len(self.images), self.side, self.side, self.images.shape[-1])
-
-  def __len__(self) -> int:
-    return len(self.images)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     if id(self.images) not in _KEPT:

@@ -51,7 +51,7 @@ class Stored(Images, Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Decoded:
+class Decoded(Images):
   """The images of an entry, uint8 [N, H, W, C], mapped into memory."""
 
   pixels: np.ndarray
@@ -60,9 +60,6 @@ class Decoded:
   def shape(self) -> tuple[int, ...]:
     """(N, H, W, C)."""
     return self.pixels.shape
-
-  def __len__(self) -> int:
-    return len(self.pixels)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     return threads.take(self.pixels, rows)

@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ncl_jax.data.decode import square
-from ncl_jax.data.source import Source, Split
+from ncl_jax.data.source import Images, Source, Split
 from ncl_jax.errors import InputError
 
 SIDE = 64
@@ -86,7 +86,7 @@ def render(index: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Drawn:
+class Drawn(Images):
   """Images that are drawn on demand.
 
   Attributes:
@@ -102,9 +102,6 @@ class Drawn:
   def shape(self) -> tuple[int, ...]:
     """(N, size, size, 1)."""
     return (len(self.index), self.size, self.size, 1)
-
-  def __len__(self) -> int:
-    return len(self.index)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     return self.draw(self.index[rows])

@@ -63,7 +63,7 @@ def _plain(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Joined:
+class _Joined(Images):
   """The images of two parts, one after the other."""
 
   first: Images
@@ -71,10 +71,7 @@ class _Joined:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    return (len(self), *self.first.shape[1:])
-
-  def __len__(self) -> int:
-    return len(self.first) + len(self.second)
+    return (len(self.first) + len(self.second), *self.first.shape[1:])
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     late = rows >= len(self.first)

@@ -34,7 +34,8 @@ class Images(Protocol):
   def shape(self) -> tuple[int, ...]:
     """(N, H, W, C)."""
 
-  def __len__(self) -> int: ...
+  def __len__(self) -> int:
+    return self.shape[0]
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     """The images at the positions `rows` [n], uint8 [n, H, W, C]."""
@@ -64,15 +65,9 @@ class Split:
     return len(self.images)
 
   def pictures(self, side: int) -> Images:
-    """The images for a reader, read again from their files where that shows more.
-
-    Args:
-      side: pixels at most, unless the images have more themselves.
-    """
-    if self.files is None:
-      return self.images
-    size = min(side, decode.file_side(self.files.paths))
-    if size <= self.files.size:
+    """The images for a reader: up to `side` pixels if their files have more."""
+    size = min(side, decode.file_side(self.files.paths)) if self.files else 0
+    if self.files is None or size <= self.files.size:
       return self.images
     return dataclasses.replace(self.files, size=size)
 
@@ -197,9 +192,9 @@ class Source:
   def channel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, std) of each channel over the train images, in [0, 1].
 
-    They are taken over all pixels, like the published statistics of CIFAR and ImageNet,
-    of at most `STATISTICS_IMAGES` evenly spaced images. A constant channel has std 1,
-    to avoid division by 0. For texts the values turn a pixel back into its byte.
+    Over all pixels, as published for CIFAR and ImageNet, of at most `STATISTICS_IMAGES`
+    evenly spaced images. A constant channel has std 1, to avoid division by 0. For
+    texts the values turn a pixel back into its byte.
     """
     if self.texts:
       return (0.0,), (1 / 255,)
@@ -207,12 +202,11 @@ class Source:
     count = min(len(images), STATISTICS_IMAGES)
     rows = np.linspace(0, len(images) - 1, count).round().astype(np.int64)
     total = square = np.zeros(self.image_shape[-1])
-    pixels = 0
     for part in np.array_split(rows, -(-count // 256)):
       values = images[part].reshape(-1, self.image_shape[-1]) / 255
       total = total + values.sum(0)
       square = square + (values**2).sum(0)
-      pixels += len(values)
+    pixels = count * math.prod(self.image_shape[:-1])
     mean = total / pixels
     std = np.sqrt(np.maximum(square / pixels - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())

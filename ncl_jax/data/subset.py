@@ -199,7 +199,7 @@ def some(images: Images, rows: np.ndarray) -> Images:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(Images):
   """Some of the images."""
 
   images: Images
@@ -208,9 +208,6 @@ class _Rows:
   @property
   def shape(self) -> tuple[int, ...]:
     return (len(self.rows), *self.images.shape[1:])
-
-  def __len__(self) -> int:
-    return len(self.rows)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     return self.images[self.rows[rows]]

@@ -223,7 +223,7 @@ def _records(builder: Any, split: str, shape: tuple[int, int, int]) -> "_Records
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Records:
+class _Records(Images):
   """Images in array_record files that several threads decode on demand."""
 
   records: Any
@@ -234,9 +234,6 @@ class _Records:
   @property
   def shape(self) -> tuple[int, ...]:
     return (len(self.records), *self.image_shape)
-
-  def __len__(self) -> int:
-    return len(self.records)
 
   def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
     def one(row: int) -> np.ndarray:
