@@ -26,8 +26,8 @@ UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _LARGE_PIXELS = 1 << 26
 _one_large = threading.Lock()
 
-# Raise it whenever `read` or `square` returns other pixels than before: images decoded
-# by the earlier code are then not used any more, see `decoded_cache`.
+# Raise it whenever `read` or `square` returns other pixels than before, so that images
+# in a `decoded_cache` are decoded anew.
 CODE_VERSION = 1
 
 # Number of files whose bit depth is inspected.
@@ -155,15 +155,15 @@ def spread(count: int, most: int = 64) -> list[int]:
 
 def file_side(paths: Sequence[str]) -> int:
   """`typical_side` of image files, from a few headers."""
-  sides, reason = [], ""
+  sides, reasons = [], []
   for i in spread(len(paths)):
     try:
       with Image.open(paths[i]) as image:
         sides.append(min(image.size))
     except UNREADABLE as error:
-      reason = reason or f"{paths[i]}: {_reason(error, paths[i])}"
+      reasons.append(f"{paths[i]}: {_reason(error, paths[i])}")
   if not sides:
-    raise InputError(f"none of the images can be read; {reason}")
+    raise InputError(f"none of the images can be read; {reasons[0]}")
   return typical_side(sides)
 
 

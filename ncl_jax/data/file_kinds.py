@@ -36,12 +36,9 @@ _BY_CONTENT = (
 
 @functools.cache
 def extensions() -> frozenset[str]:
-  """Lower-case file endings that this Pillow can decode, such as ".jpg".
-
-  Formats that Pillow names but cannot decode by itself (PostScript, MPEG, HDF5 and
-  others) are left out.
-  """
+  """Lower-case file endings that this Pillow can decode, such as ".jpg"."""
   Image.init()
+  # Pillow names these but cannot decode them by itself.
   lacking = {"EPS", "MPEG", "IPTC"}
   for name, feature in (("AVIF", "avif"), ("WEBP", "webp"), ("JPEG2000", "jpg_2000")):
     if not pillow_features.check(feature):
@@ -49,9 +46,10 @@ def extensions() -> frozenset[str]:
   for name, (factory, _) in Image.OPEN.items():
     if isinstance(factory, type) and issubclass(factory, ImageFile.StubImageFile):
       lacking.add(name)
-  known = Image.OPEN.keys() - lacking
   return frozenset(
-    e for e, name in Image.registered_extensions().items() if name in known
+    end
+    for end, name in Image.registered_extensions().items()
+    if name in Image.OPEN.keys() - lacking
   )
 
 

@@ -61,8 +61,7 @@ def divide(
   Args:
     whole: at least two images.
     names: of the images, if they have names, see `stratified`.
-    copies: groups of rows with the same image. Each group joins the split of its first
-      row, unless a class would lose its last training or test image.
+    copies: groups of rows with the same image; each is in one split if possible.
 
   Returns:
     The splits "train" and "test", rows in the original order.
@@ -102,8 +101,7 @@ def _together(
 def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> Source:
   """A source with fewer examples, a stratified sample that depends only on the seed.
 
-  `train` and `test` are the numbers of examples to keep; 0 = all. Other splits are
-  unchanged.
+  `train` and `test` are the numbers of examples to keep; 0 = all.
   """
   splits = dict(source.splits)
   for name, count in (("train", train), ("test", test)):
@@ -114,8 +112,7 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
         f" {source.name}, or 0 for all"
       )
     if count:
-      rows = stratified(split.labels, count, seed)
-      splits[name] = take(split, rows)
+      splits[name] = take(split, stratified(split.labels, count, seed))
   return dataclasses.replace(source, splits=splits)
 
 
@@ -173,8 +170,7 @@ def labelled(source: Source, fraction: float = 1.0, seed: int = 0) -> Source:
       f"{source.name}; allowed: above 0, at most 1, and at least one image"
     )
   if count < len(split):
-    rows = known[stratified(split.labels[known], count, seed)]
-    split = take(split, rows)
+    split = take(split, known[stratified(split.labels[known], count, seed)])
   return dataclasses.replace(source, splits=source.splits | {"train": split})
 
 

@@ -166,20 +166,20 @@ def settings(variables: Mapping[str, Any]) -> dict[str, Any]:
     backbone, stem and width; with a projector also projector_hidden and projector_out.
   """
   backbone = variables["params"]["backbone"]
-  projector = variables["params"].get("projector", {})
-  name = "resnet50" if "conv3" in backbone["layer1_0"] else "resnet10"
-  if name == "resnet10" and "layer1_1" in backbone:
-    name = "resnet18"
+  projector = variables["params"].get("projector")
+  name = "resnet18" if "layer1_1" in backbone else "resnet10"
+  if "conv3" in backbone["layer1_0"]:
+    name = "resnet50"
   size, _, _, width = backbone["conv1"]["kernel"].shape
-  return {
+  found = {
     "backbone": name,
     "stem": "imagenet" if size == 7 else "cifar",
     "width": width,
-  } | {
-    f"projector_{end}": len(projector[layer]["bias"])
-    for end, layer in (("hidden", "linear1"), ("out", "linear2"))
-    if layer in projector
   }
+  if projector:
+    found["projector_hidden"] = len(projector["linear1"]["bias"])
+    found["projector_out"] = len(projector["linear2"]["bias"])
+  return found
 
 
 def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "") -> str:
@@ -202,9 +202,8 @@ def _hint(arrays: Mapping[str, Any]) -> str:
     return ""
   bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
   return (
-    f". The file has no projector{bare}. A backbone alone cannot be imported, because "
-    "evaluators report f, which comes from the projector. ncl train_projector "
-    "trains a projector for it"
+    f". The file has no projector{bare}. Evaluators report f, which comes from the "
+    "projector: ncl train_projector trains one for a backbone alone"
   )
 
 
