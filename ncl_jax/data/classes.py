@@ -4,6 +4,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from ncl_jax.errors import InputError
+
 
 def same_form(name: str) -> str:
   """A name in Unicode's composed form: macOS stores é as two characters, Linux as one.
@@ -12,6 +16,14 @@ def same_form(name: str) -> str:
   True
   """
   return unicodedata.normalize("NFC", name)
+
+
+def as_text(names: np.ndarray, what: str) -> np.ndarray:
+  """Names or texts of dtype U, or S in UTF-8, as str; InputError for other bytes."""
+  try:
+    return names if names.dtype.kind == "U" else np.char.decode(names, "utf-8")
+  except UnicodeDecodeError as error:
+    raise InputError(f"{what} is not UTF-8: {error}") from error
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:

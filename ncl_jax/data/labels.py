@@ -212,11 +212,7 @@ def _class_names(labels: list[str], place: str, keys: str) -> tuple[str, ...]:
 
 
 def _names(labels: np.ndarray, what: str) -> Labels:
-  try:
-    texts = labels if labels.dtype.kind == "U" else np.char.decode(labels, "utf-8")
-  except UnicodeDecodeError as error:
-    raise InputError(f"{what}: names that are not UTF-8: {error}") from error
-  plain = [classes.same_form(str(text)) for text in texts]
+  plain = [classes.same_form(str(text)) for text in classes.as_text(labels, what)]
   names = np.array([text if text.strip() else "" for text in plain], "U")
   missing = names == ""
   return Labels(np.full(len(names), UNLABELLED) if missing.all() else names, missing)

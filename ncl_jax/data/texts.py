@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ncl_jax.data import classes
 from ncl_jax.errors import InputError
 
 
@@ -20,11 +21,7 @@ def checked(texts: np.ndarray, what: str) -> np.ndarray:
       f"{what} has the shape {texts.shape} and the dtype {texts.dtype}; allowed: texts "
       '[N], saved as numpy.array(texts, dtype="U")'
     )
-  if texts.dtype.kind == "S":
-    try:
-      texts = np.char.decode(texts, "utf-8")
-    except UnicodeDecodeError as error:
-      raise InputError(f"{what}: texts that are not UTF-8: {error}") from error
+  texts = classes.as_text(texts, what)
   empty = np.flatnonzero(np.char.strip(texts) == "")
   if len(empty):
     raise InputError(

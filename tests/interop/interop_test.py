@@ -146,7 +146,9 @@ def test_prefixes_of_wrappers_and_of_older_names(prefix):
 def test_a_backbone_alone_is_told_what_it_lacks():
   state = interop.to_torch(variables_of(small()))
   alone = {n: a for n, a in state.items() if n.startswith("backbone.")}
-  with pytest.raises(InputError, match="4 are missing .*projector.0.*no projector. Eval"):
+  with pytest.raises(
+    InputError, match="4 are missing .*projector.0.*no projector. Eval"
+  ):
     interop.from_torch(alone)
   bare = {n.removeprefix("backbone."): a for n, a in alone.items()}
   with pytest.raises(InputError, match="no projector and its names lack backbone"):
