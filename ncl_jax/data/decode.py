@@ -201,10 +201,8 @@ class Files:
     yield f"white {self.white}".encode()
     above = len(os.path.join(self.root, ""))
     blocks = [self.paths[i : i + 1024] for i in range(0, len(self.paths), 1024)]
-    for block in threads.pool().map(
-      lambda paths: [_stamp(p, above) for p in paths], blocks
-    ):
-      yield from block
+    stamps = threads.pool().map(lambda block: [_stamp(p, above) for p in block], blocks)
+    yield from itertools.chain.from_iterable(stamps)
 
   def names(self) -> list[str]:
     """The places of the files below `root`, as text of any system."""

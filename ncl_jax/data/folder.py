@@ -66,19 +66,16 @@ def load(
   Three layouts are accepted: `PATH/train/CLASS/*` with `PATH/test/CLASS/*` (or the
   first of testing, val, valid, validation); `PATH/CLASS/*`; and unlabelled images, as
   `PATH/*` or `PATH/train/*`. Without a matching test folder, a fixed stratified fifth
-  is held out. Classes are the folder names of both splits together, in natural sort
-  order (1, 2, 10), so that labels agree. Images may lie deeper inside a class folder.
-  Links are followed, but no folder is searched twice for a class. Hidden files and
-  folders, and folders that contain a run's config.json, are left out. Copies of a file
-  are used and reported; if a fifth is held out, all copies of a file are in the same
-  split.
+  is held out, with all copies of a file in one split. Classes are the folder names of
+  both splits together, in natural sort order (1, 2, 10). Images may lie deeper inside a
+  class folder. Links are followed, but no folder is searched twice for a class. Hidden
+  files and folders, and folders that contain a run's config.json, are left out.
 
   Args:
     image_size: side in pixels; 0 = the median shorter side of the train images, at
       most 256.
     on_bad_image: "stop" = an image that cannot be decoded is an error when it is met;
-      "skip" = all are decoded once now, and those that fail are left out and listed in
-      the log.
+      "skip" = all are decoded once now, and those that fail are left out.
     cache: folder that remembers which fail, see `decoded_cache.table`.
   """
   if on_bad_image not in ON_BAD_IMAGE:
@@ -219,7 +216,7 @@ def _listing(path: pathlib.Path, left_out: _LeftOut) -> Listing:
   # A broken link is listed too, and reported later as a file that cannot be read.
   with os.scandir(path) as entries:
     names = [entry.name for entry in entries if not entry.is_dir()]
-  loose = [os.path.join(path, name) for name in _images(names, left_out.endings)]
+  loose = _images(path, names, left_out.endings)
   if not listing:
     return {NO_CLASS: loose} if loose else {}
   if loose:
@@ -233,16 +230,16 @@ def _folders(path: pathlib.Path) -> list[pathlib.Path]:
   return [path / name for name in sorted(names)]
 
 
-def _images(names: Iterable[str], others: Counter[str]) -> list[str]:
-  """The names of images, sorted; hidden files do not count."""
+def _images(
+  folder: str | pathlib.Path, names: Iterable[str], others: Counter[str]
+) -> list[str]:
+  """The images of a folder, sorted; hidden files do not count."""
   found = []
   for name in names:
     end = os.path.splitext(name)[1].lower()
-    if name.startswith("."):
-      continue
-    if end in file_kinds.extensions():
-      found.append(name)
-    else:
+    if end in file_kinds.extensions() and not name.startswith("."):
+      found.append(os.path.join(folder, name))
+    elif not name.startswith("."):
       others[end or "without ending"] += 1
   return sorted(found)
 
@@ -267,7 +264,7 @@ def _images_below(folder: pathlib.Path, left_out: _LeftOut) -> list[str] | None:
       continue
     seen.add(real)
     folders[:] = sorted(name for name in folders if not name.startswith("."))
-    found += [os.path.join(parent, name) for name in _images(files, endings)]
+    found += _images(parent, files, endings)
   left_out.endings.update(endings)
   return sorted(found)
 

@@ -84,7 +84,10 @@ def load(
       images: Images = np.empty((there[split].num_examples, *shape), np.uint8)
       columns = _columns(_examples(builder, split), split, keys, caption, images)
     else:
-      images = _records(builder, split, shape)
+      jpeg = builder.info.features["image"].encoding_format == "jpeg"
+      encoded = jpeg and shape[2] == 3
+      records = _data_source(builder, split, encoded)
+      images = _Records(records, shape, encoded, there[split].filepaths)
       columns = _columns_once(builder, split, keys, caption, images, cache)
     splits[ours] = _split(f"tfds:{name}, {split}", images, columns)
   divided = "test" not in splits and "train" in there
@@ -151,9 +154,20 @@ def _examples(builder: Any, split: str) -> Iterable[dict]:
   import tensorflow_datasets as tfds
 
   if builder.info.file_format.value == tfds_builder.RANDOM_ACCESS:
-    records = builder.as_data_source(split)
-    return (records[i] for i in range(len(records)))
+    return _in_order(_data_source(builder, split))
   return tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+
+
+def _data_source(builder: Any, split: str, encoded: bool = False) -> Sequence[dict]:
+  """The examples of array_record files, by position; `encoded` leaves images so."""
+  import tensorflow_datasets as tfds
+
+  decoders = {"image": tfds.decode.SkipDecoding()} if encoded else None
+  return builder.as_data_source(split, decoders=decoders)
+
+
+def _in_order(records: Sequence[dict]) -> Iterator[dict]:
+  return (records[i] for i in range(len(records)))
 
 
 def _image_shape(builder: Any, image_size: int, split: str) -> tuple[int, int, int]:
@@ -199,27 +213,15 @@ def _columns_once(
   cache: pathlib.Path | None,
 ) -> dict[str, np.ndarray]:
   """The columns of a large split, whose every record is read, or from the cache."""
-  import tensorflow_datasets as tfds
 
   def make() -> dict[str, np.ndarray]:
-    skip = {"image": tfds.decode.SkipDecoding()}
-    records = builder.as_data_source(split, decoders=skip)
-    examples = (records[i] for i in range(len(records)))
+    examples = _in_order(_data_source(builder, split, encoded=True))
     return _columns(examples, f"{split} labels", keys, caption, images)
 
   if not keys and not caption:
     return {}
   name = f"{builder.name}-{split}-labels"
   return decoded_cache.table(cache, name, images.identity(), make)
-
-
-def _records(builder: Any, split: str, shape: tuple[int, int, int]) -> "_Records":
-  import tensorflow_datasets as tfds
-
-  jpeg = builder.info.features["image"].encoding_format == "jpeg" and shape[2] == 3
-  decoders = {"image": tfds.decode.SkipDecoding()} if jpeg else None
-  records = builder.as_data_source(split, decoders=decoders)
-  return _Records(records, shape, jpeg, builder.info.splits[split].filepaths)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
