@@ -2,9 +2,9 @@
 
 An entry is NAME-SIDEpx-DIGEST.npy, which is mapped into memory. The digest covers what
 the pixels depend on: names, sizes and times of change of the files, the size of the
-images, the decoder's version, Pillow's and its codecs'. Changed files therefore make a
-new entry. An entry that is being written ends in .partial until it is complete. One
-process writes it and others wait; after a kill, the next one continues.
+images, the versions of the decoder, Pillow and its codecs. An entry that is being
+written ends in .partial. One process writes it and others wait; after a kill, the next
+one continues.
 
 Tables, such as labels that are spread over all records, are kept in the same way.
 """
@@ -70,9 +70,6 @@ def cached(source: Source, folder: pathlib.Path) -> Source:
 
   Images that are in memory stay there. The batches are the same, bit for bit.
 
-  Args:
-    folder: for the entries; created if necessary.
-
   Raises:
     InputError: if the folder's disk lacks the space, before anything is decoded; for an
       image that cannot be decoded; or for an entry that does not hold its files'
@@ -100,14 +97,7 @@ def entries(source: Source, folder: pathlib.Path) -> dict[str, "Entry"]:
 
 
 def check_space(folder: pathlib.Path, found: dict[str, "Entry"]) -> tuple[int, int]:
-  """Checks that the disk has space for the entries, and writes nothing.
-
-  Returns:
-    (bytes that are still to be written, bytes that are free).
-
-  Raises:
-    InputError: if the disk lacks the space.
-  """
+  """(bytes still to be written, bytes free); InputError if the disk lacks the space."""
   free = shutil.disk_usage(_existing(folder)).free
   missing = {entry.file: entry.missing() for entry in found.values()}
   needed = sum(missing.values())

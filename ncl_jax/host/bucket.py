@@ -138,9 +138,6 @@ def write(
 
   Returns:
     None if it was written, else the server's time.
-
-  Raises:
-    InputError: without permission.
   """
   from google.api_core import exceptions
 

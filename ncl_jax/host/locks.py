@@ -17,16 +17,13 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def held(
-  file: pathlib.Path, busy: Callable[[str], None], every: float = 1.0
-) -> Iterator[None]:
+def held(file: pathlib.Path, busy: Callable[[str], None]) -> Iterator[None]:
   """Holds a lock; on file systems without locks, this only logs a warning.
 
   Args:
     file: the lock file; created if necessary, and names its owner. It stays.
-    busy: called with the owner's name while another process holds the lock, and raises
-      to give up.
-    every: seconds between two attempts.
+    busy: called with the owner's name each second while another process holds the
+      lock, and raises to give up.
   """
   with file.open("a+", encoding="utf-8") as opened:
     # Not around the yield, because errors inside concern other files.
@@ -34,7 +31,7 @@ def held(
       while not _acquired(opened.fileno(), file):
         opened.seek(0)
         busy(opened.read().strip() or "another process")
-        time.sleep(every)
+        time.sleep(1)
       opened.truncate(0)
       # Unbuffered: what a full disk refuses would be written again on closing.
       os.write(

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 
 
 def offline(hosts: Sequence[str], patience: float = 4.0) -> bool:
-  """Whether no host accepts a connection. Behind a proxy the answer is always no.
+  """Whether no host accepts a connection in `patience` seconds.
 
-  Args:
-    hosts: names; port 443 is asked.
-    patience: seconds to wait for an answer.
+  Port 443 is asked. Behind a proxy the answer is always no.
   """
   if urllib.request.getproxies():
     return False

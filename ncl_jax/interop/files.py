@@ -99,9 +99,7 @@ def check_free(path: str | pathlib.Path) -> pathlib.Path:
 def publish(path: str | pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
   """Writes a file completely or not at all, and never replaces an existing one.
 
-  Args:
-    path: of the file; its folder is created if necessary.
-    write: is given the open file and writes to it.
+  The folder is created if necessary. `write` is given the open file.
 
   Raises:
     InputError: if the file exists already.
