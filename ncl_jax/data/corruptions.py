@@ -38,8 +38,7 @@ class Corruption:
   Attributes:
     apply: takes x float64 [H, W, C] in [0, 1], a strength and a generator; the result
       may exceed [0, 1].
-    small: the strength at each severity, for images like CIFAR's.
-    large: the strength at each severity, for images like ImageNet's.
+    small: the strength at each severity, for images like CIFAR's; `large`: ImageNet's.
     colour: whether it needs three channels.
   """
 
@@ -92,11 +91,8 @@ class Corrupted(Images):
   nothing else. A comparison needs the same batches for every method and control. They
   are therefore cached as long as the split exists, up to `KEPT_BYTES` in total.
 
-  Attributes:
-    images: uint8 [N, H, W, C], or files that are decoded on demand.
-    name: of `NAMES`.
-    severity: 1 to 5.
-    side: of the central square, pixels.
+  `images` are uint8 [N, H, W, C], or files that are decoded on demand. `side` is that
+  of the central square.
   """
 
   images: Any

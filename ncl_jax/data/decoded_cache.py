@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import tqdm
 from absl import logging
 
 from ncl_jax.data import decode, threads
@@ -104,8 +103,8 @@ def check_space(folder: pathlib.Path, found: dict[str, "Entry"]) -> tuple[int, i
   if needed > free:
     others = ", ".join(
       f"{path.name} ({path.stat().st_size / 2**30:,.1f} GiB)"
-      for path in sorted(folder.glob("*-*px-*"))
-      if path.suffix in (".npy", ".partial") and path.with_suffix(".npy") not in missing
+      for path in sorted(folder.glob("*px-*.npy"))
+      if path not in missing
     )
     raise InputError(
       f"{KEY} is {folder}: the decoded images take {needed / 2**30:,.2f} GiB more, and "
@@ -201,20 +200,18 @@ class Entry:
             # The files without the bad one make another entry: this one is of no use.
             self.partial.unlink(missing_ok=True)
             raise
-    expected = len(self.header) + len(self.images) * self.row
-    if self.file.stat().st_size != expected:
-      raise InputError(
-        f"{self.file} has {self.file.stat().st_size} bytes, not {expected}: it is "
-        "damaged. Delete it and run the same command again"
-      )
-    found = Decoded(np.asarray(np.load(self.file, mmap_mode="r")))
+    damaged = InputError(
+      f"{self.file} does not hold the pixels of the {what}: it is damaged, or a file "
+      "was replaced by another of its size and time. Delete it and run the same "
+      "command again"
+    )
+    try:
+      found = Decoded(np.asarray(np.load(self.file, mmap_mode="r")))
+    except ValueError as error:  # too short
+      raise damaged from error
     rows = np.array(decode.spread(len(found), COMPARED), np.int64)
     if not np.array_equal(found[rows], self.images[rows]):
-      raise InputError(
-        f"{self.file} does not hold the pixels of the {what}: it is damaged, or a file "
-        "was replaced by another of its size and time. Delete it and run the same "
-        "command again"
-      )
+      raise damaged
     return found
 
   def _state(self, what: str) -> str:
@@ -231,14 +228,7 @@ class Entry:
       return self.images[np.arange(start, min(start + self.block, count))]
 
     self.partial.touch()
-    with (
-      naming(self.partial),
-      self.partial.open("r+b") as opened,
-      # disable=None: no bar without a terminal.
-      tqdm.tqdm(
-        total=count, initial=done, desc="decoding once", unit="image", disable=None
-      ) as bar,
-    ):
+    with naming(self.partial), self.partial.open("r+b") as opened:
       # The file only grows, in order, so that two writers, on a file system without
       # locks, write the same bytes to the same places.
       opened.write(self.header)
@@ -247,7 +237,6 @@ class Entry:
         opened.write(pixels.data)
         opened.flush()
         os.fsync(opened.fileno())
-        bar.update(len(pixels))
         logging.log_every_n_seconds(
           logging.INFO, "%s", _SECONDS_BETWEEN_LINES, self._state(what)
         )

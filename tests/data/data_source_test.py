@@ -148,7 +148,6 @@ def test_evaluation_sees_every_image_once_in_order(examples, batch_size, process
   ]
   batches = joined(parts)
   assert len(batches) == int(np.ceil(examples / batch_size))
-  row = 0
   for batch in batches:
     assert batch["image"].shape == (batch_size, 2, 3, 1)
     assert [batch[k].dtype for k in ("image", "label", "mask", "id")] == [
@@ -157,15 +156,18 @@ def test_evaluation_sees_every_image_once_in_order(examples, batch_size, process
       np.bool_,
       np.int64,
     ]
-    for image, label, mask, i in zip(
-      *(batch[k] for k in ("image", "label", "mask", "id")), strict=True
-    ):
-      if row < examples:
-        assert mask and i == row and label == row % 5 and (image == row).all()
-      else:
-        assert not mask and i == -1 and label == -1 and (image == 0).all()
-      row += 1
-  assert row >= examples
+  image, label, mask, i = (
+    np.concatenate([batch[key] for batch in batches])
+    for key in ("image", "label", "mask", "id")
+  )
+  row = np.arange(len(mask))
+  real = row < examples
+  np.testing.assert_array_equal(mask, real)
+  np.testing.assert_array_equal(i, np.where(real, row, -1))
+  np.testing.assert_array_equal(label, np.where(real, row % 5, -1))
+  expected = np.where(real, row, 0)[:, None, None, None]
+  np.testing.assert_array_equal(image, np.broadcast_to(expected, image.shape))
+  assert len(row) >= examples
 
 
 @pytest.mark.parametrize("examples", [5, 11, 16])
