@@ -54,22 +54,13 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     parts = {"all": UNDIVIDED}
 
   used = sum(parts.values(), ())
-  label_names = [names[1] for names in parts.values()]
-  for key in label_names:
+  for _, key in parts.values():
     others = [k for k in arrays if k not in used and not k.startswith(f"{key}_")]
     near = difflib.get_close_matches(key, others, 1, 0.8)
     if key not in arrays and near:
       # Otherwise the set would be treated as unlabelled.
       raise InputError(f"{path} has no {key} but {near[0]}: rename or remove that")
-  levels = levels_of(arrays, label_names)
-  class_names, level_names = number_levels(arrays, levels, f"{path}")
-  images = checked_images({key: arrays[key] for key, _ in parts.values()}, f"{path}")
-  splits = {}
-  for split, (images_name, labels_name) in parts.items():
-    pixels = images[images_name]
-    labels, further = labels_of(arrays, levels, labels_name, len(pixels), path)
-    splits[split] = Split(square(pixels, image_size), labels, further)
-
+  splits, class_names, level_names = read_splits(arrays, parts, f"{path}", image_size)
   divided = "all" in splits
   if divided:
     splits = divide(splits["all"], name)
@@ -86,35 +77,40 @@ def levels_of(arrays: Iterable[str], keys: Iterable[str]) -> dict[str, list[str]
   return levels
 
 
-def number_levels(
-  arrays: dict[str, np.ndarray], levels: Mapping[str, Iterable[str]], place: str
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-  """Numbers the labels in place; returns the class names, and those of other levels."""
+def read_splits(
+  arrays: Mapping[str, np.ndarray],
+  parts: Mapping[str, tuple[str, str]],
+  place: str,
+  image_size: int,
+) -> tuple[dict[str, Split], tuple[str, ...], dict[str, tuple[str, ...]]]:
+  """The splits, the class names, and those of other levels.
+
+  `parts` has the names of the images and of the labels of each split.
+  """
+  levels = levels_of(arrays, [labels for _, labels in parts.values()])
+  numbers: dict[str, np.ndarray] = {}
   names: dict[str, tuple[str, ...]] = {}
   for level, keys in levels.items():
     number = labels_lib.factors if level else labels_lib.numbered
     found, names[level] = number({key: arrays[key] for key in keys}, place)
-    arrays.update(found)
+    numbers |= found
+  images = checked_images({key: arrays[key] for key, _ in parts.values()}, place)
+  splits = {}
+  for split, (images_key, labels_key) in parts.items():
+    pixels = images[images_key]
+    labels = {"": np.full(len(pixels), UNLABELLED, np.int32)}
+    for level in levels:
+      if (key := labels_key + level) in numbers:
+        labels[level] = numbers[key]
+        if len(numbers[key]) != len(pixels):
+          raise InputError(
+            f"{place}: {len(pixels)} examples but {len(numbers[key])} labels in {key}"
+          )
+    classes = labels.pop("")
+    further = {level[1:]: values for level, values in labels.items()}
+    splits[split] = Split(square(pixels, image_size), classes, further)
   class_names = names.pop("", ())
-  return class_names, {level[1:]: found for level, found in names.items()}
-
-
-def labels_of(
-  arrays: Mapping[str, np.ndarray],
-  levels: Iterable[str],
-  key: str,
-  count: int,
-  path: pathlib.Path,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """The numbered labels `key` of `count` examples, and those of other levels."""
-  found = {level: arrays[key + level] for level in levels if key + level in arrays}
-  for level, values in found.items():
-    if len(values) != count:
-      raise InputError(
-        f"{path}: {count} examples but {len(values)} labels in {key}{level}"
-      )
-  labels = found.pop("", np.full(count, UNLABELLED, np.int32))
-  return labels, {level[1:]: values for level, values in found.items()}
+  return splits, class_names, {level[1:]: found for level, found in names.items()}
 
 
 def checked_images(

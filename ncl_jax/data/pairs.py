@@ -1,15 +1,16 @@
 """Source `pairs:FILE.npz`: images or texts with captions, or pairs of images."""
 
+import dataclasses
+import functools
 import itertools
 import pathlib
-from collections.abc import Iterable
 
 import numpy as np
 
 from ncl_jax.data import arrays as arrays_lib
 from ncl_jax.data import texts as texts_lib
 from ncl_jax.data.decode import square
-from ncl_jax.data.source import Source, Split
+from ncl_jax.data.source import Source
 from ncl_jax.data.subset import divide
 from ncl_jax.errors import InputError
 from ncl_jax.host import npz
@@ -36,7 +37,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     InputError: for an invalid file, array or length.
   """
   name = f"pairs:{path}"
-  arrays = npz.read(path)
+  arrays = dict(sorted(npz.read(path).items()))
   texts = any(key in arrays for key in ("train_texts", "texts"))
   first = "texts" if texts else "images"
   if texts and any(key in arrays for key in ("train_images", "images")):
@@ -47,8 +48,7 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
   if texts and (image_size or "partners" in kinds):
     wrong = f"image size {image_size}" if image_size else "partners, which are images,"
     raise InputError(f"{path} holds texts, and {wrong}: allowed are captions, size 0")
-  found = arrays_lib.levels_of(arrays, [f"{p}labels" for p in prefixes.values()])
-  levels = dict(sorted(found.items()))
+  levels = arrays_lib.levels_of(arrays, [f"{p}labels" for p in prefixes.values()])
   needed = [first, *kinds, *(f"labels{level}" for level in levels)]
   missing = [
     p + key for p in prefixes.values() for key in needed if p + key not in arrays
@@ -63,62 +63,45 @@ def load(path: pathlib.Path, image_size: int = 0) -> Source:
     )
   if texts:
     _write_texts(arrays, list(prefixes.values()), path)
-  class_names, level_names = arrays_lib.number_levels(arrays, levels, f"{path}")
   pictures = [p + kind for p in prefixes.values() for kind in ("images", "partners")]
-  arrays.update(
-    arrays_lib.checked_images(
-      {k: arrays[k] for k in pictures if k in arrays}, f"{path}"
-    )
+  arrays |= arrays_lib.checked_images(
+    {key: arrays[key] for key in pictures if key in arrays}, f"{path}"
   )
-
-  splits = {
-    part: _split(arrays, p, first, levels, path, image_size)
-    for part, p in prefixes.items()
-  }
+  parts = {part: (f"{p}images", f"{p}labels") for part, p in prefixes.items()}
+  splits, class_names, level_names = arrays_lib.read_splits(
+    arrays, parts, f"{path}", image_size
+  )
+  for part, p in prefixes.items():
+    captions, partners = (arrays.get(p + kind) for kind in KINDS)
+    for kind, given in zip(KINDS, (captions, partners), strict=True):
+      if given is not None and np.shape(given)[:1] != (len(splits[part]),):
+        raise InputError(
+          f"{path}: {len(splits[part])} {first} in {p}{first} but {p}{kind} has the "
+          f"shape {given.shape}; allowed: one for each"
+        )
+    if captions is not None:
+      captions = texts_lib.checked(captions, f"{p}captions in {path}")
+    give = None
+    if partners is not None:
+      others = square(partners, image_size)
+      give = functools.partial(_partners, others)
+      shape = splits[part].images.shape
+      if others.shape != shape:
+        raise InputError(
+          f"{p}partners in {path} has images of {others.shape[1:]}; allowed: "
+          f"{shape[1:]}, as in {p}images"
+        )
+    splits[part] = dataclasses.replace(splits[part], captions=captions, partners=give)
   if whole:
     splits = divide(splits["all"], name)
   return Source(name, splits, class_names, whole, level_names, texts)
 
 
-def _split(
-  arrays: dict[str, np.ndarray],
-  prefix: str,
-  first: str,
-  levels: Iterable[str],
-  path: pathlib.Path,
-  image_size: int,
-) -> Split:
-  """One part of the file, after checking its lengths."""
-  raw = arrays[f"{prefix}images"]
-  for key in KINDS:
-    found = arrays.get(prefix + key)
-    if found is not None and (found.ndim == 0 or len(found) != len(raw)):
-      raise InputError(
-        f"{path}: {len(raw)} {first} in {prefix}{first} but {prefix}{key} has the "
-        f"shape {found.shape}; allowed: one for each"
-      )
-  images = square(raw, image_size)
-  captions, partners = (arrays.get(prefix + kind) for kind in KINDS)
-  if captions is not None:
-    captions = texts_lib.checked(captions, f"{prefix}captions in {path}")
-  give = None
-  if partners is not None:
-    what = f"{prefix}partners in {path}"
-    others = square(partners, image_size)
-    if others.shape != images.shape:
-      raise InputError(
-        f"{what} has images of {others.shape[1:]}; allowed: {images.shape[1:]}, as in "
-        f"{prefix}images"
-      )
-
-    def give(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-      del rng  # each has one partner
-      return others[rows]
-
-  labels, further = arrays_lib.labels_of(
-    arrays, levels, f"{prefix}labels", len(images), path
-  )
-  return Split(images, labels, further, give, captions)
+def _partners(
+  others: np.ndarray, rows: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+  del rng  # each has one partner
+  return others[rows]
 
 
 def _write_texts(

@@ -119,7 +119,10 @@ def test_texts_have_no_size_and_no_partners(tmp_path):
 WRONG = [
   (of_texts(test_captions=None), "lacks test_captions"),
   (of_texts(test_texts=None), "lacks test_texts"),
-  (of_texts(train_texts=np.array(["a"] * 8)), "8 texts in train_texts but"),
+  (
+    of_texts(train_texts=np.array(["a"] * 8)),
+    "8 examples but 9 labels in train_labels",
+  ),
   (of_texts(train_texts=np.array(["a"] * 8 + [""])), "1 texts are empty, .* at 8"),
   ({"test_images": None}, "lacks test_images"),
   ({"test_captions": None}, "lacks test_captions"),
