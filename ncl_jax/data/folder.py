@@ -83,11 +83,7 @@ def load(
       f"on_bad_image {on_bad_image!r}; allowed: {', '.join(ON_BAD_IMAGE)}"
     )
   if path.is_file():
-    instead = {".npz": f"; for arrays use arrays:{path}", ".zip": "; unpack it"}
-    raise InputError(
-      f"folder:{path} is a file; allowed: a folder of images"
-      f"{instead.get(path.suffix.lower(), '')}"
-    )
+    raise InputError(f"folder:{path} is a file; allowed: a folder of images")
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"

@@ -15,9 +15,6 @@ from ncl_jax.data import classes
 from ncl_jax.data.source import UNLABELLED
 from ncl_jax.errors import InputError
 
-# Names that `str` gives to missing values; they may also be real class names.
-_SUSPECT = frozenset(("nan", "none", "<na>", "null", "-1"))
-
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
@@ -164,7 +161,14 @@ def numbered(
       f"{np.asarray(parts[plain[0]]).dtype}; allowed: names in both, or numbers in both"
     )
   if named:
-    names = _class_names([x for key in named for x in read[key].values], place, keys)
+    every = [str(name) for key in named for name in read[key].values]
+    names = classes.ordered(set(every) - {""})
+    most = max(1000, len(every) // 2)
+    if len(names) > most:
+      raise InputError(
+        f"{place}: {len(names)} different names in {keys}, such as {names[0]!r}; "
+        f"allowed: {most}. Are they names of images and not of classes?"
+      )
     number = {name: k for k, name in enumerate(names)}
     return {
       key: np.array([number.get(x, UNLABELLED) for x in found.values], np.int32)
@@ -192,23 +196,6 @@ def numbered(
   boolean = known and all(np.asarray(parts[key]).dtype == bool for key in known)
   names = ("False", "True")[:count] if boolean else tuple(map(str, range(count)))
   return {key: found.values.astype(np.int32) for key, found in read.items()}, names
-
-
-def _class_names(labels: list[str], place: str, keys: str) -> tuple[str, ...]:
-  names = classes.ordered(set(map(str, labels)) - {""})
-  most = max(1000, len(labels) // 2)
-  if len(names) > most:
-    raise InputError(
-      f"{place}: {len(names)} different names in {keys}, such as {names[0]!r}; allowed:"
-      f" {most}. Are they names of images and not of classes?"
-    )
-  for name in names:
-    if name.lower() in _SUSPECT:
-      logging.warning(
-        "%s: %r is a class, of %d labels in %s; unlabelled is the empty name",
-        *(place, name, labels.count(name), keys),
-      )
-  return names
 
 
 def _names(labels: np.ndarray, what: str) -> Labels:
@@ -256,11 +243,6 @@ def _type(label: Any) -> str:
 def _shape_hint(labels: np.ndarray) -> str:
   allowed = "allowed: [N] or [N, 1], a class for each"
   numbers = labels.ndim == 2 and labels.dtype.kind in "iufb"
-  if not numbers or not np.isin(labels, (0, 1)).all():
-    return allowed
-  if (labels.sum(1) == 1).all():
+  if numbers and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all():
     return f"{allowed}; of one-hot codes save labels.argmax(axis=1)"
-  return (
-    f"{allowed}; of several classes an example (multi-hot) save one as labels, and each"
-    " further column as labels_NAME"
-  )
+  return allowed

@@ -85,7 +85,12 @@ def from_torch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables(arrays: Mapping[str, np.ndarray], sizes: _Sizes) -> dict[str, Any]:
   expected = {network: _tensors(network, sizes) for network in _NETWORKS}
-  hint = _hint(arrays) if sizes.hidden else ""
+  hint = ""
+  if sizes.hidden and not any(name.startswith("projector.") for name in arrays):
+    hint = (
+      ". The file has no projector. Evaluators report f, which a projector makes:"
+      " ncl train_projector trains one for a backbone alone"
+    )
   network = _recognise(set(arrays), {n: set(t) for n, t in expected.items()}, hint)
   tensors = expected[network]
   wrong = [
@@ -194,17 +199,6 @@ def _recognise(seen: set[str], expected: Mapping[str, set[str]], hint: str = "")
       f"{len(unexpected)} unexpected ({_listed(unexpected)}){hint}"
     )
   return network
-
-
-def _hint(arrays: Mapping[str, Any]) -> str:
-  """A hint for a file without a projector, else ""."""
-  if any(name.startswith("projector.") for name in arrays):
-    return ""
-  bare = " and its names lack backbone." if "conv1.weight" in arrays else ""
-  return (
-    f". The file has no projector{bare}. Evaluators report f, which comes from the "
-    "projector: ncl train_projector trains one for a backbone alone"
-  )
 
 
 def _listed(items: list[str], limit: int = 12) -> str:

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from absl import logging
 
 from ncl_jax import data
 from ncl_jax.data import labels
@@ -69,7 +68,6 @@ def test_unsigned_and_boolean_labels(dtype):
     (np.array([-1, 1, 1, -1]), "-1 and 1 alone.* 0 and 1"),
     (np.array([-1.0, 1.0]), "-1 and 1 alone"),
     (np.eye(4), r"one-hot codes save labels.argmax\(axis=1\)"),
-    (np.array([[1, 1, 0], [0, 0, 1]]), "multi-hot.* labels_NAME"),
     (np.array([0.5, 1]), "1 values that are no whole number, such as 0.5"),
     (np.array([np.inf, 1]), "no whole number, such as inf"),
     (np.array([2**64 - 1], np.uint64), "goes from .* to 46116860"),
@@ -108,13 +106,6 @@ def test_a_part_without_labels_fits_names_and_numbers():
     assert len(names) == 2
   found, names = labels.numbered({"a": np.array(["", " "])}, "here")
   assert found["a"].tolist() == [-1, -1] and names == ()
-
-
-def test_names_that_look_like_missing_values_are_told(caplog):
-  logging.use_absl_handler()
-  with caplog.at_level("WARNING"):
-    labels.numbered({"y": np.array(["nan", "ant", "nan"])}, "here")
-  assert "'nan' is a class, of 2 labels in y" in caplog.text
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)

@@ -151,7 +151,7 @@ def test_a_backbone_alone_is_told_what_it_lacks():
   ):
     interop.from_torch(alone)
   bare = {n.removeprefix("backbone."): a for n, a in alone.items()}
-  with pytest.raises(InputError, match="no projector and its names lack backbone"):
+  with pytest.raises(InputError, match="no projector. Eval"):
     interop.from_torch(bare | {"fc.weight": np.ones((10, 32))})
 
 
