@@ -118,12 +118,8 @@ def checked_images(
 ) -> dict[str, np.ndarray]:
   """Converts the images of a data set to uint8 [N, H, W, C] with a common depth.
 
-  Args:
-    arrays: name -> [N, H, W] or [N, H, W, C] with C 1 or 3, of a type in `depth`.
-    place: where they come from, for messages.
-
-  Raises:
-    InputError: for another shape, type or range.
+  They are [N, H, W] or [N, H, W, C] with C 1 or 3, of a type in `depth`, and come from
+  `place`.
   """
   checked = {}
   for key, images in arrays.items():

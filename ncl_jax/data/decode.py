@@ -53,7 +53,6 @@ def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
   Args:
     path: any file that Pillow opens, or its bytes. The first frame of an animation is
       read. Transparent pixels are placed on white.
-    size: side of the result in pixels.
     white: for 16-bit grey pixels, the value that becomes 255, see `depth`.
 
   Returns:
@@ -101,10 +100,7 @@ def _is_wide(image: Image.Image) -> bool:
 
 
 def white(paths: Sequence[str], name: str) -> int:
-  """The value that becomes 255 in a data set's 16-bit images, see `depth.white`.
-
-  Up to `SAMPLE` of the files are inspected. `name` is that of the set, for messages.
-  """
+  """The value that becomes 255 in 16-bit images, from up to `SAMPLE` of the files."""
 
   def wide(path: str) -> Iterator[np.ndarray]:
     # What cannot be read is reported when it is used.

@@ -20,19 +20,11 @@ ALLOWED = "booleans, floats in 0..1, and integers in 0..65535"
 def white(values: Iterable[np.ndarray], what: str) -> int:
   """The value that becomes 255, from all arrays of wide integers; others are ignored.
 
-  Args:
-    values: pixels of a data set, or of a sample.
-    what: their name in messages.
-
-  Returns:
-    2^bits - 1. The log reports more than 8 bits.
-
-  Raises:
-    InputError: for values that `check` refuses.
+  `values` are pixels of a data set, or of a sample, that `check` accepts. The result is
+  2^bits - 1; more than 8 bits are reported in the log, where `what` names the pixels.
   """
   high, dtype = 0, ""
   for pixels in values:
-    check(pixels, what)
     if pixels.dtype.kind in "iu" and pixels.dtype.itemsize > 1:
       high, dtype = max(high, int(pixels.max())), str(pixels.dtype)
   bits = next(b for b in BITS if high < 2**b)

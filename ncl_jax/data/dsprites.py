@@ -92,9 +92,6 @@ class Drawn(Images):
 def read_bits(path: pathlib.Path, count: int = COUNT) -> np.ndarray:
   """Reads the first `count` images of the public file, packed to one bit per pixel.
 
-  Args:
-    path: `dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz`.
-
   Returns:
     uint8 [count, 64, 8]; all images take 0.4 GB, and 3 GB while they are read.
 

@@ -31,11 +31,7 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
 def describe(
   groups: Iterable[Sequence[str]], test: Iterable[str], root: str | os.PathLike
 ) -> str:
-  """A sentence about copies, or "" if there are none.
-
-  Args:
-    root: the folder that file names are relative to.
-  """
+  """A sentence about copies, "" for none; names are relative to the folder `root`."""
   groups, tests = list(groups), set(test)
   if not groups:
     return ""

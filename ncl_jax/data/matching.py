@@ -15,13 +15,8 @@ def matched(other: Source, class_names: tuple[str, ...]) -> Source:
   """Another set's test images of our classes, with our labels.
 
   Class names are compared without regard to case, spaces, - and _. If the other set was
-  not divided into train and test, all its images are used.
-
-  Args:
-    class_names: ours, in the order of our labels.
-
-  Returns:
-    A source whose splits "train" and "test" are these images.
+  not divided into train and test, all its images are used. Both splits of the result
+  are these images.
 
   Raises:
     InputError: if no class or no image matches.

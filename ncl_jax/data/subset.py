@@ -119,13 +119,7 @@ def subset(source: Source, *, train: int = 0, test: int = 0, seed: int = 0) -> S
 def only_classes(source: Source, names: Sequence[str]) -> Source:
   """A source with only some of the classes, such as ImageNet-100 from ImageNet.
 
-  Other label levels and unlabelled images are dropped.
-
-  Args:
-    names: of the classes to keep, in any order.
-
-  Returns:
-    The source; its classes keep their order in `source`.
+  The classes keep their order. Other label levels and unlabelled images are dropped.
 
   Raises:
     InputError: for names that `source` does not have.

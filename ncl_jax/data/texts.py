@@ -12,9 +12,7 @@ from ncl_jax.errors import InputError
 def checked(texts: np.ndarray, what: str) -> np.ndarray:
   """Checks texts of dtype U, or S in UTF-8, and returns them as str [N].
 
-  Raises:
-    InputError: for another shape or dtype, bytes that are not UTF-8, or an empty text;
-      `what` names them in the message.
+  `what` names them in messages.
   """
   if texts.ndim != 1 or texts.dtype.kind not in "US":
     raise InputError(

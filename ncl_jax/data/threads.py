@@ -12,12 +12,7 @@ from ncl_jax.host import resources
 def read(
   read_row: Callable[[int], np.ndarray], rows: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-  """Decodes images in several threads, directly into uint8 [n, H, W, C].
-
-  Args:
-    read_row: takes a position and returns an image, uint8 of `shape`.
-    rows: positions [n].
-  """
+  """`read_row(row)` of each of `rows` [n], in several threads: uint8 [n, *shape]."""
   images = np.empty((len(rows), *shape), np.uint8)
 
   def one(i: int) -> None:
