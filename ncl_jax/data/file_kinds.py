@@ -1,11 +1,12 @@
 """Which files this Pillow decodes, and what to do with the others."""
 
 import functools
+import re
 
 from PIL import Image, ImageFile
 from PIL import features as pillow_features
 
-HEIC = "a HEIC picture, which Pillow does not decode: convert it, as by heif-convert"
+_HEIC = "a HEIC picture, which Pillow does not decode: convert it, as by heif-convert"
 _SVG = "an SVG drawing: convert it to PNG"
 _PDF = "a PDF document: convert its pages to PNG"
 _JXL = "a JPEG XL picture: convert it to JPEG or PNG"
@@ -14,7 +15,7 @@ _RAW = "a camera's raw file: convert it to JPEG or TIFF"
 
 # By their endings.
 BY_ENDING = {
-  **dict.fromkeys((".heic", ".heif"), HEIC),
+  **dict.fromkeys((".heic", ".heif"), _HEIC),
   **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), _RAW),
   ".svg": _SVG,
   ".pdf": _PDF,
@@ -22,15 +23,15 @@ BY_ENDING = {
   ".avif": _AVIF,
 }
 
-# Files that are often named like images: offset, first bytes, and what they are.
+# Files that are often named like images: how they begin, and what they are.
 _BY_CONTENT = (
-  (4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypheim", b"ftypmif1"), HEIC),
-  (4, (b"ftypavif", b"ftypavis"), _AVIF),
-  (0, (b"\xff\x0a", b"\0\0\0\x0cJXL "), _JXL),
-  (0, (b"%PDF",), _PDF),
-  (0, (b"<svg", b"<?xml"), _SVG),
-  (0, (b"<!doc", b"<!DOC", b"<html", b"<HTML"), "a web page: download the image again"),
-  (0, (b"version https://git-lfs",), "a pointer of Git LFS: run git lfs pull"),
+  (rb"....ftyp(hei[cxm]|hevc|mif1)", _HEIC),
+  (rb"....ftyp(avif|avis)", _AVIF),
+  (rb"\xff\x0a|\0\0\0\x0cJXL ", _JXL),
+  (rb"%PDF", _PDF),
+  (rb"<svg|<\?xml", _SVG),
+  (rb"(?i:<!doc|<html)", "a web page: download the image again"),
+  (rb"version https://git-lfs", "a pointer of Git LFS: run git lfs pull"),
 )
 
 
@@ -62,7 +63,4 @@ def describe(path: str) -> str:
     return ""
   if not start:
     return "an empty file"
-  for offset, beginnings, what in _BY_CONTENT:
-    if start[offset:].startswith(beginnings):
-      return what
-  return ""
+  return next((what for how, what in _BY_CONTENT if re.match(how, start, re.S)), "")
