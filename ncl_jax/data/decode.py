@@ -22,6 +22,10 @@ from ncl_jax.host import npz
 # What Pillow raises on files that are truncated, damaged or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
+# Files that decode to more pixels are refused; this many take 1.6 GB as RGB. Pillow's
+# own limit, a third of it, does not consider that JPEG files are decoded reduced.
+LARGEST_PIXELS = 1 << 29
+
 # Larger images are decoded one at a time, so that not every thread holds one.
 _LARGE_PIXELS = 1 << 26
 _one_large = threading.Lock()
@@ -60,17 +64,37 @@ def read(path: str | io.BytesIO, size: int, white: int = 65535) -> np.ndarray:
 
   Raises:
     One of `UNREADABLE` if the file is not a complete image, has pixels that `depth`
-    refuses, or more pixels than Pillow's limit.
+    refuses, or decodes to more than `LARGEST_PIXELS`.
   """
-  with Image.open(path) as image:
-    if image.format == "JPEG" and image.mode == "RGB":
+  with _opened(path) as image:
+    large = image.width * image.height > LARGEST_PIXELS
+    if image.format == "JPEG" and (image.mode == "RGB" or large):
       # The shorter side must not fall below `size`, even if the other is much longer.
       image.draft(image.mode, (size, size))
-    large = image.width * image.height > _LARGE_PIXELS
-    with _one_large if large else contextlib.nullcontext():
+    pixels = image.width * image.height
+    if pixels > LARGEST_PIXELS:
+      raise ValueError(
+        f"{image.width} x {image.height} = {pixels / 1e6:,.0f} million pixels; "
+        f"allowed: {LARGEST_PIXELS / 1e6:,.0f}. Make it smaller, or save it as a JPEG "
+        "file, which is decoded reduced"
+      )
+    with _one_large if pixels > _LARGE_PIXELS else contextlib.nullcontext():
       # In place: an image that is upright already is not copied.
       ImageOps.exif_transpose(image, in_place=True)
       return np.asarray(_square(_rgb(image, white, path), size))
+
+
+def _opened(path: str | io.BytesIO) -> Image.Image:
+  """Opens an image of any size; `read` has its own limit."""
+  try:
+    return Image.open(path)
+  except Image.DecompressionBombError:
+    with _one_large:
+      limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+      try:
+        return Image.open(path)
+      finally:
+        Image.MAX_IMAGE_PIXELS = limit
 
 
 def _rgb(image: Image.Image, white: int, path: str | io.BytesIO) -> Image.Image:
@@ -104,7 +128,7 @@ def white(paths: Sequence[str], name: str) -> int:
 
   def wide(path: str) -> Iterator[np.ndarray]:
     # What cannot be read is reported when it is used.
-    with contextlib.suppress(*UNREADABLE), Image.open(path) as image:
+    with contextlib.suppress(*UNREADABLE), _opened(path) as image:
       if _is_wide(image):
         pixels = np.asarray(image)
         depth.check(pixels, path)
@@ -154,7 +178,7 @@ def file_side(paths: Sequence[str]) -> int:
   sides, reasons = [], []
   for i in spread(len(paths)):
     try:
-      with Image.open(paths[i]) as image:
+      with _opened(paths[i]) as image:
         sides.append(min(image.size))
     except UNREADABLE as error:
       reasons.append(f"{paths[i]}: {_reason(error, paths[i])}")

@@ -83,7 +83,11 @@ def load(
       f"on_bad_image {on_bad_image!r}; allowed: {', '.join(ON_BAD_IMAGE)}"
     )
   if path.is_file():
-    raise InputError(f"folder:{path} is a file; allowed: a folder of images")
+    instead = {".npz": f"; for arrays use arrays:{path}", ".zip": "; unpack it"}
+    raise InputError(
+      f"folder:{path} is a file; allowed: a folder of images"
+      f"{instead.get(path.suffix.lower(), '')}"
+    )
   if not path.is_dir():
     raise InputError(f"no folder {path}")
   name = f"folder:{path}"
@@ -134,17 +138,29 @@ def load(
   used = {part: split.files for part, split in splits.items() if split.files}
   if same:
     left_out.tell(duplicates.describe(same, used["test"].paths, path))
-  for split in ("train", "test"):
-    present = set(splits[split].labels.tolist())
-    missing = [c for k, c in enumerate(classes) if k not in present]
-    if missing:
-      left_out.tell(f"no {split} images of {', '.join(missing)}")
-  if len(classes) == 1:
-    left_out.tell(f"one class only, {classes[0]!r}; is PATH a level too high?")
+  _tell_of_classes(left_out, classes, splits)
   names = hashlib.sha256("\n".join(used["train"].names()).encode()).hexdigest()
   return Source(
     name, splits, classes, divided=not test, names=names, notes=tuple(left_out.notes)
   )
+
+
+def _tell_of_classes(
+  left_out: _LeftOut, classes: tuple[str, ...], splits: dict[str, Split]
+) -> None:
+  for name, split in splits.items():
+    present = set(split.labels.tolist())
+    missing = [c for k, c in enumerate(classes) if k not in present]
+    if missing:
+      left_out.tell(f"no {name} images of {', '.join(missing)}")
+  for _, alike in itertools.groupby(sorted(classes, key=str.lower), str.lower):
+    if len(twins := sorted(alike)) > 1:
+      left_out.tell(
+        f"the classes {' and '.join(twins)} differ in capitals alone; where file names "
+        "have no capitals (macOS, Windows) they would be one"
+      )
+  if len(classes) == 1:
+    left_out.tell(f"one class only, {classes[0]!r}; is PATH a level too high?")
 
 
 def _unreadable(

@@ -15,6 +15,9 @@ from ncl_jax.data import classes
 from ncl_jax.data.source import UNLABELLED
 from ncl_jax.errors import InputError
 
+# Names that `str` gives to missing values; they may also be real class names.
+_SUSPECT = frozenset(("nan", "none", "<na>", "null", "-1"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
@@ -169,6 +172,12 @@ def numbered(
         f"{place}: {len(names)} different names in {keys}, such as {names[0]!r}; "
         f"allowed: {most}. Are they names of images and not of classes?"
       )
+    for name in names:
+      if name.lower() in _SUSPECT:
+        logging.warning(
+          "%s: %r is a class, of %d labels in %s; unlabelled is the empty name",
+          *(place, name, every.count(name), keys),
+        )
     number = {name: k for k, name in enumerate(names)}
     return {
       key: np.array([number.get(x, UNLABELLED) for x in found.values], np.int32)

@@ -14,6 +14,7 @@ from ncl_jax.data.source import Source
 from ncl_jax.runtime import accelerator, jsonl, timing
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import cost
+from ncl_jax.training.state import shapes
 
 
 def speed(
@@ -88,6 +89,17 @@ def run(config: ConfigDict, source: Source, mesh: Mesh, total: int) -> None:
     config.model.dtype, sharding_lib.platform(mesh)
   ):
     logging.warning("%s", sentence)
+  slices = sharding_lib.slices(mesh)
+  # A mean and a variance for each layer.
+  if slices > 1 and (statistics := shapes(config, source)["batch_stats"]):
+    layers = len(jax.tree.leaves(statistics)) // 2
+    logging.warning(
+      "%d TPU slices: the statistics of %d BatchNorm layers cover all of them, so a "
+      "step waits at least %d times for the network between the slices. ncl plan "
+      "--slices counts what is sent. Use one slice, or a backbone without BatchNorm, "
+      "as --config.model.backbone=vit_small",
+      *(slices, layers, 2 * layers),
+    )
   logging.info("loss %s: %s", method.name, config_lib.negatives(config))
   for sentence in config_lib.texts_cut(config, source):
     logging.warning("%s: %s", source.name, sentence)

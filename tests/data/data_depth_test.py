@@ -152,12 +152,20 @@ def test_different_images_are_not_called_alike_or_dark(tmp_path, log):
   assert "the same" not in log.text and "brightest" not in log.text
 
 
-def test_a_file_of_too_many_pixels_is_refused(tmp_path, monkeypatch):
-  Image.new("RGB", (640, 480), (200, 10, 10)).save(tmp_path / "large.png")
+def test_a_large_jpeg_is_decoded_reduced_and_a_large_png_refused(tmp_path, monkeypatch):
+  """Pillow refuses beyond twice its limit, reduced or not."""
+  image = Image.new("RGB", (640, 480), (200, 10, 10))
+  image.save(tmp_path / "large.jpg")
+  image.save(tmp_path / "large.png")
   monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-  with pytest.raises(InputError, match="large.png: Image size .307200 pixels. exceeds"):
-    decode.Files([str(tmp_path / "large.png")], 32)[np.array([0])]
-  assert decode.unreadable([str(tmp_path / "large.png")]).keys() == {0}
+  monkeypatch.setattr(decode, "LARGEST_PIXELS", 20_000)
+  pixels = decode.read(str(tmp_path / "large.jpg"), 32)
+  assert np.abs(pixels.astype(int) - (200, 10, 10)).max() <= 4
+  with pytest.raises(ValueError, match="640 x 480 = 0 million pixels; allowed: .*JPEG"):
+    decode.read(str(tmp_path / "large.png"), 32)
+  assert Image.MAX_IMAGE_PIXELS == 1000
+  monkeypatch.setattr(decode, "LARGEST_PIXELS", 640 * 480)
+  assert decode.read(str(tmp_path / "large.png"), 32).shape == (32, 32, 3)
 
 
 FOREIGN = {
@@ -222,9 +230,13 @@ def test_a_folder_where_a_file_is_wanted(form, tmp_path):
     data.load(f"{form}:{tmp_path}")
 
 
-def test_train_and_test_folders_are_named_once(tmp_path):
+def test_names_that_differ_in_capitals_alone(tmp_path, log):
   if pathlib.Path(str(tmp_path).upper()).exists():
     pytest.skip("file names have no capitals here")
+  for name in ("Cat", "cat", "dog"):
+    as_files(tmp_path / name, deep(8, np.uint8, 3), "png")
+  data.load(f"folder:{tmp_path}")
+  assert "the classes Cat and cat differ in capitals alone" in log.text
   (tmp_path / "train").mkdir()
   (tmp_path / "Train").mkdir()
   with pytest.raises(InputError, match="the folders Train and train; allowed: one"):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from absl import logging
 
 from ncl_jax import data
 from ncl_jax.data import labels
@@ -106,6 +107,13 @@ def test_a_part_without_labels_fits_names_and_numbers():
     assert len(names) == 2
   found, names = labels.numbered({"a": np.array(["", " "])}, "here")
   assert found["a"].tolist() == [-1, -1] and names == ()
+
+
+def test_names_that_look_like_missing_values_are_told(caplog):
+  logging.use_absl_handler()
+  with caplog.at_level("WARNING"):
+    labels.numbered({"y": np.array(["nan", "ant", "nan"])}, "here")
+  assert "'nan' is a class, of 2 labels in y" in caplog.text
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
