@@ -13,8 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from ncl_jax import checks
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, evaluator
 from ncl_jax.evaluators.run import LAYERS, Run
 
 SHUFFLES = 10

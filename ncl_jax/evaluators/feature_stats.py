@@ -11,8 +11,7 @@ from ml_collections import ConfigDict
 from ncl_jax import checks, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import meaning
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, evaluator
 from ncl_jax.evaluators.run import LAYERS, FeatureSource
 from ncl_jax.numerics import undefined_is_nan
 

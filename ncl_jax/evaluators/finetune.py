@@ -9,10 +9,8 @@ from ml_collections import ConfigDict
 
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators import supervised
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import LARGEST_CLASS, Row, evaluator, few
 from ncl_jax.evaluators.run import Run
 
 EPOCHS = 30  # of the paper's recipe
@@ -20,7 +18,7 @@ EPOCHS = 30  # of the paper's recipe
 
 def rows(config: ConfigDict, source: Source, per_cent: int = 100) -> tuple[Row, ...]:
   """The accuracy with a share of the labels, in per cent."""
-  few = rows_lib.few(source.num_examples("test"))
+  error = few(source.num_examples("test"))
   part = per_cent < 100
   return (
     Row(
@@ -29,11 +27,11 @@ def rows(config: ConfigDict, source: Source, per_cent: int = 100) -> tuple[Row, 
       "Accuracy",
       "%",
       "higher",
-      f"drawn by class, the same for every method of a seed; {few}"
+      f"drawn by class, the same for every method of a seed; {error}"
       if part
-      else f"all labels; {few}",
+      else f"all labels; {error}",
       where=("h", "accuracy"),
-      chance=rows_lib.LARGEST_CLASS,
+      chance=LARGEST_CLASS,
       column={100: "finetune", 1: "fine 1 %"}.get(per_cent, ""),
     ),
   )

@@ -7,9 +7,7 @@ from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, accuracies, evaluator, few
 from ncl_jax.evaluators.run import LAYERS, FeatureSource
 
 KS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -20,10 +18,10 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The accuracy on h and on f."""
   note = (
     f"weighted vote of {config.eval.knn_k} training images by cosine similarity; "
-    f"{rows_lib.few(source.num_examples('test'))}"
+    f"{few(source.num_examples('test'))}"
   )
   columns = {"h": "knn h", "f": "knn f"}
-  return rows_lib.accuracies("knn", "nearest neighbours", note, columns)
+  return accuracies("knn", "nearest neighbours", note, columns)
 
 
 @evaluator("knn", rows=rows)

@@ -16,9 +16,7 @@ from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import logistic_regression, supervised
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, accuracies, evaluator, few
 from ncl_jax.evaluators.run import ALL_LAYERS, LAYERS, FeatureSource, Run
 from ncl_jax.runtime import tensors
 
@@ -30,24 +28,24 @@ def rows(
   config: ConfigDict, source: Source, protocol: str = "lbfgs"
 ) -> tuple[Row, ...]:
   """The accuracy on h and on f by one of the protocols."""
-  few = rows_lib.few(source.num_examples("test"))
+  error = few(source.num_examples("test"))
   key, label, note, columns = {
     "lbfgs": (
       "probe",
       "linear probe",
       "logistic regression on the frozen features, penalty chosen on a held-out fifth "
-      f"of the training set; {few}",
+      f"of the training set; {error}",
       {"h": "probe h", "f": "probe f"},
     ),
     "sgd": (
       "probe_sgd",
       "linear probe by SGD",
       "the paper's protocol: augmented images through the frozen network, recipe of "
-      f"the released code; {few}",
+      f"the released code; {error}",
       {"h": "sgd h"},
     ),
   }[protocol]
-  return rows_lib.accuracies(key, label, note, columns)
+  return accuracies(key, label, note, columns)
 
 
 @evaluator("linear_probe", rows=rows)

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 
 from ncl_jax import checks, metrics, numerics
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, few
 from ncl_jax.numerics import undefined_is_nan
 
 SHUFFLES = 10
@@ -27,7 +26,7 @@ def rows(images: int) -> tuple[Row, ...]:
       "class named by the strongest dimension",
       note="a dimension is named after the class with the most activation in training; "
       "an image gets the name of its largest f, each dimension divided by its standard "
-      f"deviation. Chance: shuffled training labels; {rows_lib.few(images)}",
+      f"deviation. Chance: shuffled training labels; {few(images)}",
       where=("f", "naming"),
       chance=("f", "naming_chance"),
       column="naming",

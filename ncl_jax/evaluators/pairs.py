@@ -13,8 +13,7 @@ from ncl_jax import methods, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import feature_stats
 from ncl_jax.evaluators.embedding import embed_images, embed_texts
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, evaluator
 from ncl_jax.evaluators.run import FeatureSource, Run
 
 KS = (1, 5, 10)

@@ -7,22 +7,20 @@ from ml_collections import ConfigDict
 
 from ncl_jax import metrics
 from ncl_jax.data.source import Source
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import SAME_CLASS, Row, accuracies, evaluator
 from ncl_jax.evaluators.run import LAYERS, FeatureSource
 
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The precision on h and on f."""
-  return rows_lib.accuracies(
+  return accuracies(
     "retrieval",
     "retrieval precision",
     f"share of the {config.eval.retrieval_k} nearest test images that share the "
     "query's class.",
     {"h": "P@k h", "f": "P@k f"},
     name="precision",
-    chance=rows_lib.SAME_CLASS,
+    chance=SAME_CLASS,
   )
 
 

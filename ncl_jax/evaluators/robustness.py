@@ -11,9 +11,7 @@ from ncl_jax.data import corruptions
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import logistic_regression, other_sets, supervised
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import LARGEST_CLASS, Row, evaluator
 from ncl_jax.evaluators.run import LAYERS, FeatureSource
 from ncl_jax.runtime import jsonl
 
@@ -48,7 +46,7 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
         "the probe fitted to clean images, mean over 13 kinds of corruption (12 for "
         "grey images) and five severities.",
         where=(layer, "corrupted"),
-        chance=rows_lib.LARGEST_CLASS,
+        chance=LARGEST_CLASS,
         column=f"corr. {layer}",
       )
       for layer in LAYERS

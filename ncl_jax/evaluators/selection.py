@@ -20,9 +20,7 @@ from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import logistic_regression, other_sets
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import LARGEST_CLASS, SAME_CLASS, Row, evaluator
 from ncl_jax.evaluators.run import FeatureSource
 from ncl_jax.features import Features
 
@@ -58,8 +56,8 @@ def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
       column="EA k" if (name, key) == ("ea_relu", "probe") else "",
     )
     for end, key, what, chance in (
-      ("", "probe", "linear probe", rows_lib.LARGEST_CLASS),
-      ("_retrieval", "retrieval", "retrieval", rows_lib.SAME_CLASS),
+      ("", "probe", "linear probe", LARGEST_CLASS),
+      ("_retrieval", "retrieval", "retrieval", SAME_CLASS),
       ("_transfer", "transfer", f"probe on {config.eval.transfer}", ()),
     )
     for name, rule in RULES.items()

@@ -12,8 +12,7 @@ from ml_collections import ConfigDict
 from ncl_jax import checks, features, metrics
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
-from ncl_jax.evaluators.registry import evaluator
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row, evaluator
 from ncl_jax.evaluators.run import LAYERS, Run
 from ncl_jax.training import loss as loss_lib
 

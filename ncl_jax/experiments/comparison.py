@@ -15,8 +15,7 @@ import ncl_jax
 from ncl_jax import methods as methods_lib
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import registry
-from ncl_jax.evaluators import rows as rows_lib
-from ncl_jax.evaluators.rows import Row
+from ncl_jax.evaluators.registry import Row
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import paper_numbers, training_notes
 from ncl_jax.report import Comparison, Method
@@ -52,7 +51,7 @@ def comparison(
     row
     for row in registry.rows(config, source)
     if np.isfinite(
-      [rows_lib.value(r, row) for method in LABELS for r in results[method]]
+      [registry.value(r, row) for method in LABELS for r in results[method]]
     ).any()
   )
   methods, labels = [], np.zeros(0)
@@ -66,7 +65,7 @@ def comparison(
         key=method,
         label=LABELS[method],
         values={
-          row.key: tuple(rows_lib.value(result, row) for result in results[method])
+          row.key: tuple(registry.value(result, row) for result in results[method])
           for row in rows
         },
         curve=tuple(curve),
@@ -162,12 +161,12 @@ def _chance(
   shares = counts / max(counts.sum(), 1)
   of_classes = {}
   if shares.any():
-    of_classes[rows_lib.SAME_CLASS] = float(np.sum(shares**2))
-    of_classes[rows_lib.LARGEST_CLASS] = float(shares.max())
+    of_classes[registry.SAME_CLASS] = float(np.sum(shares**2))
+    of_classes[registry.LARGEST_CLASS] = float(shares.max())
   for row in rows:
     if row.chance in of_classes:
       chance[row.key] = of_classes[row.chance]
-    elif row.chance and row.chance not in (rows_lib.SAME_CLASS, rows_lib.LARGEST_CLASS):
+    elif row.chance and row.chance not in (registry.SAME_CLASS, registry.LARGEST_CLASS):
       found = [number(r.get(row.evaluator, {}), row.chance) for r in results]
       chance[row.key] = float(np.mean(found))
   return chance

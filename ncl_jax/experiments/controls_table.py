@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.evaluators import registry
-from ncl_jax.evaluators import rows as rows_lib
 
 
 def controls_table(
@@ -30,7 +29,7 @@ def controls_table(
   columns = {key: row.column for key, row in rows.items()}
   means = {
     method: {
-      key: float(np.mean([rows_lib.value(result, row) for result in seeds]))
+      key: float(np.mean([registry.value(result, row) for result in seeds]))
       for key, row in rows.items()
     }
     for method, seeds in results.items()

@@ -8,7 +8,6 @@ import tiny
 from ncl_jax import config as config_lib
 from ncl_jax.data import corruptions
 from ncl_jax.evaluators import registry, robustness, selection, supervised
-from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.run import LAYERS, Run
 from ncl_jax.report.sweep import number
 from ncl_jax.runtime import sharding as sharding_lib
@@ -76,6 +75,6 @@ def test_rows_lead_to_numbers(name, run, quick):
     # Not one of 10 or 100 dimensions where there are 8.
     if row.key not in ("sepin_10", "sepin_100"):
       assert np.isfinite(number(result, row.where)), row.key
-    if row.chance and row.chance not in (rows_lib.SAME_CLASS, rows_lib.LARGEST_CLASS):
+    if row.chance and row.chance not in (registry.SAME_CLASS, registry.LARGEST_CLASS):
       chance = number(result, row.chance)
       assert np.isfinite(chance) or row.key in ("sepin_10", "sepin_100"), row.key

@@ -13,7 +13,6 @@ from ncl_jax import config as config_lib
 from ncl_jax import features, metrics
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import feature_stats, registry
-from ncl_jax.evaluators import rows as rows_lib
 from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import (
   baseline_features,
@@ -299,9 +298,9 @@ def test_rows_are_declared_once_and_grouped(source):
   assert set(more) - set(keys) == {"ood:folder:sketch"}
   ood = {"folder:sketch": {"accuracy": 0.25, "images": 4}}
   result = {"robustness": {"h": {"clean": 0.5, "ood": ood}}}
-  assert rows_lib.value(result, more["ood:folder:sketch"]) == 0.25
-  assert math.isnan(rows_lib.value({}, more["knn_h"]))
-  assert math.isnan(rows_lib.value({"knn": {"h": {"accuracy": None}}}, more["knn_h"]))
+  assert registry.value(result, more["ood:folder:sketch"]) == 0.25
+  assert math.isnan(registry.value({}, more["knn_h"]))
+  assert math.isnan(registry.value({"knn": {"h": {"accuracy": None}}}, more["knn_h"]))
 
 
 def test_controls_that_are_trained_are_cl_but_for_one_setting(pair, tmp_path):
