@@ -50,7 +50,6 @@ def run_all(
   Raises:
     Failed: at the end, if one failed.
     InputError: for an unknown evaluator.
-    Stopped: if one was asked to stop.
   """
   for name in names or ():
     checks.choice("evaluator", name, registry.single())
@@ -69,18 +68,14 @@ def run_all(
 def attempt(
   names: Sequence[str], call: Callable[..., dict[str, Any]], folder: pathlib.Path
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-  """Calls several evaluators; one that fails stops no other.
+  """Calls several evaluators, of `registry.registered`; one that fails stops no other.
 
   Args:
-    names: of `registry.registered`.
     call: takes an `Evaluator` and further arguments of it; gives its result.
     folder: where those that train for long keep checkpoints.
 
   Returns:
     Evaluator -> result, and evaluator -> why it failed.
-
-  Raises:
-    Stopped: if one was asked to stop.
   """
   rows: dict[str, dict[str, Any]] = {}
   failed: dict[str, str] = {}

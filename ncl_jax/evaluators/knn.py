@@ -42,13 +42,11 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   k = min(config.eval.knn_k, len(train.labels))
   result: dict[str, Any] = {
     "settings": run.describe(
-      split="test",
       bank="train",
       k=k,
       temperature=config.eval.knn_temperature,
       distance="cosine; euclidean where named so",
       ties="those at the last place share its vote",
-      images=len(test.labels),
     )
   }
   ks = sorted({k, *(k for k in KS if k <= len(train.labels))})

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ncl_jax import methods
+from ncl_jax import evaluators, methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators.run import Run
@@ -40,7 +40,7 @@ class Row(Metric):
   """One row of the report's table, and where its number lies.
 
   Attributes:
-    where: keys that lead to the number in the evaluator's result.
+    where: keys that lead to the number in the evaluator's result; () for "f" and `key`.
     chance: keys that lead to its chance level in the same result, or `LARGEST_CLASS` or
       `SAME_CLASS`; () for none.
     column: its heading in the table of controls; "" leaves it out there.
@@ -48,11 +48,15 @@ class Row(Metric):
     evaluator: the evaluator's name, which `registry.rows` fills in.
   """
 
-  where: tuple[str, ...] = dataclasses.field(kw_only=True)
+  where: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
   chance: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
   column: str = dataclasses.field(default="", kw_only=True)
   lead: bool = dataclasses.field(default=False, kw_only=True)
   evaluator: str = dataclasses.field(default="", kw_only=True)
+
+  def __post_init__(self) -> None:
+    """Fills in `where`."""
+    object.__setattr__(self, "where", self.where or ("f", self.key))
 
 
 @dataclasses.dataclass(eq=False)
@@ -60,7 +64,7 @@ class Evaluator:
   """A function from a run to numbers, with what others must know of it.
 
   Call it with a `FeatureSource`, such as a `Run`, or with a config, variables, a source
-  and a mesh; further arguments are the function's own.
+  and a mesh. Further arguments are the function's own.
 
   Attributes:
     name: by which it is asked for.
@@ -94,24 +98,19 @@ class Evaluator:
   reads: Callable[[ConfigDict, Source], dict[str, str]] = lambda *_: {}
 
   def __post_init__(self) -> None:
-    """Documentation and signature are the function's."""
+    """Documentation, signature and module are the function's."""
     functools.update_wrapper(self, self.function)
-
-  @property
-  def module(self) -> str:
-    """Full name of the module that it stands in."""
-    return self.__module__  # as `functools.update_wrapper` has set it
 
   @property
   def file(self) -> str:
     """The module's last name, which its results and checkpoints go by."""
-    return self.module.rpartition(".")[-1]
+    return self.__module__.rpartition(".")[-1]
 
   def __call__(self, run: Any, *parts: Any, **options: Any) -> dict[str, Any]:
     """Evaluates a `FeatureSource`, or `(config, variables, source, mesh)`."""
     if parts:
       run = Run(run, *parts)
-    check_needs(self, run.config, run.source)
+    check(self, run.config, run.source)
     return self.function(run, **(self.options | options))
 
   def options_in(self, eval_folder: pathlib.Path) -> dict[str, Any]:
@@ -127,22 +126,14 @@ def evaluator(name: str, **declared: Any) -> Callable[[Callable], Evaluator]:
 @functools.cache
 def registered() -> dict[str, Evaluator]:
   """All evaluators by name; those that train come last, as they take longest."""
-  package = importlib.import_module(__name__.rpartition(".")[0])
-  modules = [
-    importlib.import_module(f"{package.__name__}.{found.name}")
-    for found in pkgutil.iter_modules(package.__path__)
-  ]
-  found = {
-    declared.name: declared
-    for module in modules
-    for declared in vars(module).values()
+  found = [
+    declared
+    for module in pkgutil.iter_modules(evaluators.__path__, f"{evaluators.__name__}.")
+    for declared in vars(importlib.import_module(module.name)).values()
     if isinstance(declared, Evaluator) and declared.listed
-  }
-
-  def place(declared: Evaluator) -> tuple[bool, bool, str]:
-    return declared.trains, declared.two_runs, declared.name
-
-  return {e.name: e for e in sorted(found.values(), key=place)}
+  ]
+  found.sort(key=lambda declared: (declared.trains, declared.two_runs, declared.name))
+  return {declared.name: declared for declared in found}
 
 
 def single() -> tuple[str, ...]:
@@ -175,22 +166,8 @@ def paired(config: ConfigDict, source: Source) -> bool:
   return methods.of(config).captions or partners
 
 
-def check(names: Sequence[str], config: ConfigDict, source: Source) -> None:
-  """Stops before any training where an evaluator could say nothing afterwards.
-
-  Raises:
-    InputError: naming the first such evaluator.
-  """
-  for name in names:
-    check_needs(registered()[name], config, source)
-
-
-def check_needs(declared: Evaluator, config: ConfigDict, source: Source) -> None:
-  """Stops an evaluator whose data lack what it needs.
-
-  Raises:
-    InputError: saying what, and which evaluators these data allow.
-  """
+def check(declared: Evaluator, config: ConfigDict, source: Source) -> None:
+  """Raises an InputError if data lack what an evaluator needs."""
   if missing := lacks(declared, config, source):
     raise InputError(f"{missing}: allowed are {', '.join(applicable(config, source))}")
 
@@ -245,14 +222,7 @@ def accuracies(
 
 
 def value(results: Mapping[str, Any], row: Row) -> float:
-  """The number of a row.
-
-  Args:
-    results: evaluator -> its result, as far as they ran.
-
-  Returns:
-    NaN where the evaluator did not run or does not give the number.
-  """
+  """A row's number in {evaluator: result}; NaN where there is none."""
   return number(results.get(row.evaluator, {}), row.where)
 
 

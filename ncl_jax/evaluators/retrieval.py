@@ -44,23 +44,20 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   k_train = min(config.eval.retrieval_k, len(train.labels))
   result: dict[str, Any] = {
     "settings": run.describe(
-      split="test",
       gallery="test, without the query; train where named so",
       k=k,
       k_in_train=k_train,
       distance="cosine",
       ties="mean over all orders",
-      images=len(test.labels),
     )
   }
   for layer in LAYERS:
     f, gallery = run.layer(layer, "test"), run.layer(layer, "train")
     result[layer] = {}
-    for name, figures in (
+    for name, (precision, average) in (
       ("", metrics.retrieval(f, test.labels, k)),
       ("_in_train", metrics.retrieval(f, test.labels, k_train, gallery, train.labels)),
     ):
-      precision, average = figures
       result[layer] |= {
         f"precision{name}": float(np.nanmean(precision)),
         f"average_precision{name}": float(np.nanmean(average)),

@@ -62,9 +62,12 @@ class FeatureSource(abc.ABC):
     return self._on(config, source)
 
   def describe(self, **settings: Any) -> dict[str, Any]:
-    """The settings that a result needs to be repeated."""
+    """The settings that a result needs to be repeated; here `settings` add theirs."""
     config = self.config
-    return settings | {
+    return {
+      "split": "test",
+      "images": self.source.num_examples("test"),
+      **settings,
       "transform": config.loss.transform,
       "method": config.method,
       "seed": config.seed,
@@ -80,9 +83,8 @@ class FeatureSource(abc.ABC):
   def _extract(self, split: str) -> Features:
     """Computes the features of a split."""
 
-  @abc.abstractmethod
   def _on(self, config: ConfigDict, source: Source) -> Self:
-    """The same with other settings of the view and other data."""
+    return dataclasses.replace(self, config=config, source=source)  # type: ignore
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +111,7 @@ class Run(FeatureSource):
     return dataclasses.replace(self, variables=variables)
 
   def extract_two_views(self, split: str) -> tuple[Features, Features]:
-    """Features of two random views of each image; see `features.extract_two_views`."""
+    """Features of two random views of each image; see the function in `features`."""
     return features.extract_two_views(
       self.variables, self.source, split, self.network(), seed=self.config.seed
     )
@@ -120,9 +122,6 @@ class Run(FeatureSource):
 
   def _extract(self, split: str) -> Features:
     return features.extract(self.variables, self.source, split, self.network())
-
-  def _on(self, config: ConfigDict, source: Source) -> "Run":
-    return dataclasses.replace(self, config=config, source=source)
 
 
 def open_run(

@@ -51,9 +51,6 @@ class Pixels(FeatureSource):
     h = np.concatenate(images)
     return Features(h, h, h, np.concatenate(labels), np.concatenate(ids))
 
-  def _on(self, config: ConfigDict, source: Source) -> "Pixels":
-    return dataclasses.replace(self, config=config, source=source)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Codes(FeatureSource):

@@ -116,7 +116,8 @@ def settle(
   if evaluators is None:
     paired = [name for name, e in registry.registered().items() if e.two_runs]
     evaluators = (*registry.applicable(config, source), *paired)
-  registry.check(evaluators, config, source)
+  for name in evaluators:
+    registry.check(registry.registered()[name], config, source)
   if control_evaluators is not None:
     allowed = [x for x in evaluators if x in registry.single()]
     for name in control_evaluators:
