@@ -64,11 +64,6 @@ class Features:
 
 
 def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
-  # The sum is NaN or infinite if any entry is, and needs no copy. Only then are the
-  # entries checked one by one.
-  with np.errstate(over="ignore", invalid="ignore"):
-    if np.isfinite(x.sum()):
-      return
   bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))
   if bad.size:
     raise FloatingPointError(
@@ -109,12 +104,7 @@ def extract(variables: Any, source: Source, split: str, network: Network) -> Fea
   Args:
     variables: {"params", "batch_stats"}, replicated over the mesh or on the host.
   """
-  whole = sharding_lib.replicated(network.mesh)
-
-  def forward(variables, batch):
-    return _forward(network.model, network.view, whole, variables, batch)
-
-  return Features(**_collect(forward, variables, source, split, network))
+  return Features(**_collect(_forward, variables, source, split, network))
 
 
 def extract_two_views(
@@ -127,16 +117,11 @@ def extract_two_views(
   Returns:
     Features of all first views and of all second views, rows in the same order.
   """
-  whole = sharding_lib.replicated(network.mesh)
-  key = numerics.key(seed)
-
-  def forward(variables, batch):
-    return _forward_two(network.model, network.view, whole, key, variables, batch)
-
+  forward = functools.partial(_forward_two, key=numerics.key(seed))
   columns = _collect(forward, variables, source, split, network)
-  layers = ("h", "hidden", "z")
   one, other = (
-    Features(**columns | {name: columns[name][:, v] for name in layers}) for v in (0, 1)
+    Features(**columns | {name: columns[name][:, v] for name in ("h", "hidden", "z")})
+    for v in (0, 1)
   )
   return one, other
 
@@ -144,19 +129,15 @@ def extract_two_views(
 def attention(
   variables: Any, source: Source, split: str, network: Network
 ) -> np.ndarray:
-  """The last layer's attention to each patch (`vit.attention`), for a whole split.
+  """Like `extract`, the last layer's attention to each patch (`vit.attention`).
 
-  The arguments are those of `extract`; the network is a vision transformer.
+  Args:
+    network: a vision transformer.
 
   Returns:
     [N, heads, rows, columns] float32, over the patches of the evaluation view.
   """
-  whole = sharding_lib.replicated(network.mesh)
-
-  def forward(variables, batch):
-    return _attention(network.model.backbone, network.view, whole, variables, batch)
-
-  maps = _collect(forward, variables, source, split, network)["attention"]
+  maps = _collect(_attention, variables, source, split, network)["attention"]
   _check_finite("attention", maps, np.arange(len(maps)))
   return maps
 
@@ -168,13 +149,13 @@ def without_probe(variables: Any) -> dict[str, Any]:
 
 
 def _collect(
-  forward: Callable[[Any, Any], Any],
+  forward: Callable[..., Any],
   variables: Any,
   source: Source,
   split: str,
   network: Network,
 ) -> dict[str, Any]:
-  """The outputs of `forward(variables, batch)` over a split, without padding rows."""
+  """The outputs of `forward` over a split, without padding rows."""
   mesh = network.mesh
   batch_size = sharding_lib.pad_to_devices(mesh, network.batch_size)
   variables = jax.device_put(without_probe(variables), sharding_lib.replicated(mesh))
@@ -182,52 +163,49 @@ def _collect(
   own = sharding_lib.process_rows(mesh, batch_size)
   for batch in source.eval_batches(split, batch_size, own):
     rows = sharding_lib.to_global(mesh, batch)
-    parts.append(jax.device_get(forward(variables, rows)))
+    parts.append(jax.device_get(forward(network, variables, rows)))
   columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
   mask = columns.pop("mask")
   return {key: column[mask] for key, column in columns.items()}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _forward(model, view, whole, variables, batch):
-  images = augment.eval_view(batch["image"], view)
-  return _embed(model, whole, variables, images, batch)
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(network, variables, batch):
+  images = augment.eval_view(batch["image"], network.view)
+  return _embed(network, variables, images, batch)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _attention(backbone, view, whole, variables, batch):
-  images = augment.eval_view(batch["image"], view)
+@functools.partial(jax.jit, static_argnums=0)
+def _attention(network, variables, batch):
+  images = augment.eval_view(batch["image"], network.view)
+  backbone = network.model.backbone
   maps = vit.attention(backbone, variables["params"]["backbone"], images)
-  return jax.lax.with_sharding_constraint(
-    {"attention": maps, "mask": batch["mask"]}, whole
-  )
+  return _replicated(network, {"attention": maps, "mask": batch["mask"]})
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _forward_two(model, view, whole, key, variables, batch):
+@functools.partial(jax.jit, static_argnums=0)
+def _forward_two(network, variables, batch, *, key):
   # One key per image, so that its views do not depend on the batch.
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["id"])
   u = jax.vmap(lambda key: augment.view_parameters(key, 1))(keys)
   u = {step: value[:, 0] for step, value in u.items()}
-  images = augment.make_views(u, batch["image"], view)
-  return _embed(model, whole, variables, images, batch)
+  images = augment.make_views(u, batch["image"], network.view)
+  return _embed(network, variables, images, batch)
 
 
-def _embed(model, whole, variables, images, batch):
+def _embed(network, variables, images, batch):
   """The layers, labels, ids and mask of images [N, H, W, C] or [N, V, H, W, C]."""
   *lead, height, width, channels = images.shape
   images = images.reshape(-1, height, width, channels)
   # A TPU would otherwise multiply in bfloat16, which changes nearest neighbours.
   with jax.default_matmul_precision("float32"):
-    h, hidden, z = model.apply(variables, images, method="embed")
-  h, hidden, z = (x.reshape(*lead, x.shape[-1]) for x in (h, hidden, z))
-  out = {
-    "h": h,
-    "hidden": hidden,
-    "z": z,
-    "labels": batch["label"],
-    "ids": batch["id"],
-    "mask": batch["mask"],
-  }
-  # Replicated, so that every process can read all rows.
-  return jax.lax.with_sharding_constraint(out, whole)
+    layers = network.model.apply(variables, images, method="embed")
+  h, hidden, z = (x.reshape(*lead, x.shape[-1]) for x in layers)
+  out = {"h": h, "hidden": hidden, "z": z, "mask": batch["mask"]}
+  return _replicated(network, out | {"labels": batch["label"], "ids": batch["id"]})
+
+
+def _replicated(network, columns):
+  """So that every process can read all rows."""
+  whole = sharding_lib.replicated(network.mesh)
+  return jax.lax.with_sharding_constraint(columns, whole)
