@@ -10,6 +10,8 @@ kind of network. The result is a line of WORKDIR/eval/linear_probe.jsonl. The sa
 command resumes sgd from its checkpoints in WORKDIR/eval/linear_probe/.
 """
 
+from typing import Any
+
 from absl import flags
 
 from ncl_jax import cli
@@ -27,21 +29,18 @@ def main(workdir: str, step: int | None) -> None:
   from ncl_jax.evaluators import execute, linear_probe
   from ncl_jax.training import workdir as workdir_lib
 
-  layers = tuple(_LAYERS.value or ())
-  if _PROTOCOL.value == "lbfgs":
-    if _RECIPE():
-      raise InputError(f"--{', --'.join(_RECIPE())}: only for --protocol=sgd")
-    execute.run(linear_probe.evaluate, workdir, step, layers=layers)
-    return
-  stem = workdir_lib.read_config(workdir).model.stem
-  execute.run(
-    linear_probe.SGD,
-    workdir,
-    step,
-    layers=layers,
-    recipe=for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE())),
-    folder=paths.absolute(workdir) / "eval" / "linear_probe",
-  )
+  options: dict[str, Any] = {
+    "protocol": _PROTOCOL.value,
+    "layers": tuple(_LAYERS.value or ()),
+  }
+  if _PROTOCOL.value == "sgd":
+    stem = workdir_lib.read_config(workdir).model.stem
+    recipe = for_stem(stem, **({"epochs": linear_probe.SGD_EPOCHS} | _RECIPE()))
+    folder = paths.absolute(workdir) / "eval" / "linear_probe"
+    options |= {"recipe": recipe, "folder": folder}
+  elif _RECIPE():
+    raise InputError(f"--{', --'.join(_RECIPE())}: only for --protocol=sgd")
+  execute.run(linear_probe.evaluate, workdir, step, **options)
 
 
 if __name__ == "__main__":

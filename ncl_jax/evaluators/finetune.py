@@ -62,9 +62,7 @@ def evaluate(
   trained = supervised.train(recipe, run, frozen=False, folder=folder)
   test = dataclasses.replace(run, variables=trained.variables).extract("test")
   return {
-    "settings": run.describe(
-      split="test", **trained.settings(recipe), images=len(test.labels)
-    ),
+    "settings": run.describe(**trained.settings),
     "h": {"accuracy": supervised.accuracy(trained.heads["h"], test.h, test.labels)},
   }
 

@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import functools
 import pathlib
 from typing import Any
 
@@ -14,7 +13,6 @@ from ml_collections import ConfigDict
 from ncl_jax import checks, features
 from ncl_jax.config import supervised_recipe
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
 from ncl_jax.evaluators import logistic_regression, supervised
 from ncl_jax.evaluators.registry import Row, accuracies, evaluator, few
 from ncl_jax.evaluators.run import ALL_LAYERS, LAYERS, FeatureSource, Run
@@ -24,28 +22,26 @@ PROTOCOLS = ("lbfgs", "sgd")
 SGD_EPOCHS = 50  # of the paper's recipe
 
 
-def rows(
-  config: ConfigDict, source: Source, protocol: str = "lbfgs"
-) -> tuple[Row, ...]:
-  """The accuracy on h and on f by one of the protocols."""
-  error = few(source.num_examples("test"))
-  key, label, note, columns = {
-    "lbfgs": (
-      "probe",
-      "linear probe",
-      "logistic regression on the frozen features, penalty chosen on a held-out fifth "
-      f"of the training set; {error}",
-      {"h": "probe h", "f": "probe f"},
-    ),
-    "sgd": (
-      "probe_sgd",
-      "linear probe by SGD",
-      "the paper's protocol: augmented images through the frozen network, recipe of "
-      f"the released code; {error}",
-      {"h": "sgd h"},
-    ),
-  }[protocol]
-  return accuracies(key, label, note, columns)
+def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The accuracy on h and on f by `lbfgs`."""
+  return accuracies(
+    "probe",
+    "linear probe",
+    "logistic regression on the frozen features, penalty chosen on a held-out fifth "
+    f"of the training set; {few(source.num_examples('test'))}",
+    {"h": "probe h", "f": "probe f"},
+  )
+
+
+def rows_of_sgd(config: ConfigDict, source: Source) -> tuple[Row, ...]:
+  """The accuracy on h and on f by `sgd`."""
+  return accuracies(
+    "probe_sgd",
+    "linear probe by SGD",
+    "the paper's protocol: augmented images through the frozen network, recipe of "
+    f"the released code; {few(source.num_examples('test'))}",
+    {"h": "sgd h"},
+  )
 
 
 @evaluator("linear_probe", rows=rows)
@@ -73,35 +69,23 @@ def evaluate(
     {"settings", "h": {"accuracy", ...}, ...}; see `logistic_regression.probe` for
     `lbfgs`. With `sgd` the settings hold a hash of the network's parameters and
     statistics before and after.
-
-  Raises:
-    InputError: if the data have no labels, or an argument is not one of those allowed.
   """
   checks.choice("protocol", protocol, PROTOCOLS)
   for layer in layers:
     checks.choice("layer", layer, ALL_LAYERS)
   if protocol == "sgd":
-    assert isinstance(run, Run)  # as the declaration of `SGD` says
-    if run.source.texts:
-      raise InputError(f"{run.source.name} holds texts and sgd changes images")
-    stem = run.config.model.stem
-    recipe = recipe or supervised_recipe.for_stem(stem, epochs=SGD_EPOCHS)
-    return _by_sgd(recipe, run, layers, folder)
+    return SGD(run, layers=layers, recipe=recipe, folder=folder)
   train, test = run.extract("train"), run.extract("test")
-  result: dict[str, Any] = {
-    "settings": run.describe(
-      split="test",
-      fitted_on="train",
-      protocol="lbfgs",
-      regularizations=list(logistic_regression.REGULARIZATIONS),
-      held_out=logistic_regression.HELD_OUT,
-      max_iterations=logistic_regression.MAX_ITERATIONS,
-      tolerance=logistic_regression.TOLERANCE,
-      images=len(test.labels),
-    )
-  }
-  for layer in layers:
-    result[layer] = logistic_regression.probe(
+  settings = run.describe(
+    fitted_on="train",
+    protocol="lbfgs",
+    regularizations=list(logistic_regression.REGULARIZATIONS),
+    held_out=logistic_regression.HELD_OUT,
+    max_iterations=logistic_regression.MAX_ITERATIONS,
+    tolerance=logistic_regression.TOLERANCE,
+  )
+  return {"settings": settings} | {
+    layer: logistic_regression.probe(
       run.layer(layer, "train"),
       train.labels,
       run.layer(layer, "test"),
@@ -109,26 +93,21 @@ def evaluate(
       num_classes=run.source.num_classes,
       seed=run.config.seed,
     )
-  return result
+    for layer in layers
+  }
 
 
-SGD = dataclasses.replace(
-  evaluate,
-  name="linear_probe_sgd",
-  rows=functools.partial(rows, protocol="sgd"),
-  images=True,
-  network=True,
-  trains=True,
-  options={"protocol": "sgd"},
-)
-
-
-def _by_sgd(
-  recipe: supervised_recipe.Recipe,
+@evaluator("linear_probe_sgd", rows=rows_of_sgd, images=True, network=True, trains=True)
+def SGD(
   run: Run,
-  layers: tuple[str, ...],
-  folder: pathlib.Path | None,
+  *,
+  layers: tuple[str, ...] = LAYERS,
+  recipe: supervised_recipe.Recipe | None = None,
+  folder: pathlib.Path | None = None,
 ) -> dict[str, Any]:
+  """`evaluate` by the protocol `sgd`."""
+  stem = run.config.model.stem
+  recipe = recipe or supervised_recipe.for_stem(stem, epochs=SGD_EPOCHS)
   before = tensors.digest(features.without_probe(run.variables))
   trained = supervised.train(recipe, run, layers=layers, frozen=True, folder=folder)
   # Of what the test features below are made with.
@@ -138,19 +117,11 @@ def _by_sgd(
       f"the probe changed the network: its hash was {before}, is {after}"
     )
   seen = dataclasses.replace(run, variables=trained.variables)
-  test = seen.extract("test")
-  result: dict[str, Any] = {
-    "settings": run.describe(
-      split="test",
-      protocol="sgd",
-      **trained.settings(recipe),
-      images=len(test.labels),
-      network_before=before,
-      network_after=after,
-    )
+  labels = seen.extract("test").labels
+  settings = run.describe(
+    protocol="sgd", **trained.settings, network_before=before, network_after=after
+  )
+  return {"settings": settings} | {
+    layer: {"accuracy": supervised.accuracy(head, seen.layer(layer, "test"), labels)}
+    for layer, head in trained.heads.items()
   }
-  for layer in layers:
-    x = seen.layer(layer, "test")
-    accuracy = supervised.accuracy(trained.heads[layer], x, test.labels)
-    result[layer] = {"accuracy": accuracy}
-  return result

@@ -4,11 +4,12 @@ Every step sees augmented images, one view each: crop, flip, normalise, as the p
 probes do. The learning rate, the labels and the rest are a `Recipe`.
 """
 
+import contextlib
 import dataclasses
-import functools
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,13 +19,13 @@ from absl import logging
 
 from ncl_jax import data as data_lib
 from ncl_jax import features
+from ncl_jax.checks import divergence
 from ncl_jax.config.supervised_recipe import Recipe
-from ncl_jax.data.source import Source
-from ncl_jax.evaluators import supervised_loop, supervised_optimizer
+from ncl_jax.evaluators import supervised_step
 from ncl_jax.evaluators.run import Run
-from ncl_jax.evaluators.supervised_step import Task, make_step
+from ncl_jax.evaluators.supervised_step import Task
+from ncl_jax.runtime import checkpoint, distributed, jsonl, tensors
 from ncl_jax.runtime import sharding as sharding_lib
-from ncl_jax.runtime import tensors
 from ncl_jax.training import fingerprints
 from ncl_jax.training.state import TrainState, build
 
@@ -37,25 +38,12 @@ class Trained:
     variables: {"params": {"backbone", "projector"}, "batch_stats"} of the network; the
       given ones where it was frozen.
     heads: layer -> {"kernel" [width, K], "bias" [K]}.
-    labels: [N], of the training images that were used.
+    settings: what a result records of the training.
   """
 
   variables: Any
   heads: dict[str, dict[str, jax.Array]]
-  labels: np.ndarray
-  batch_size: int
-  steps: int
-
-  def settings(self, recipe: Recipe) -> dict[str, Any]:
-    """What a result records of the training."""
-    return {
-      "fitted_on": "train, augmented by crop and flip",
-      "recipe": recipe.settings(),
-      "steps": self.steps,
-      "batch_size": self.batch_size,
-      "train_images": len(self.labels),
-      "train_classes": len(np.unique(self.labels)),
-    }
+  settings: dict[str, Any]
 
 
 def train(
@@ -95,54 +83,109 @@ def train(
   if images < batch_size:
     batch_size = 2 ** int(math.log2(images))
   mesh = sharding_lib.that_share(run.mesh, batch_size)
-  # Several processes cannot move arrays from one set of devices to another.
-  moved = mesh is not run.mesh and jax.process_count() > 1
-  variables = jax.device_get(run.variables) if moved else run.variables
-  per_epoch = source.steps_per_epoch(batch_size)
-  total = recipe.epochs * per_epoch
-
-  network = features.without_probe(variables)
+  task = Task(recipe, config, source, mesh, batch_size, layers, frozen)
+  # By way of the host, as several processes cannot move arrays between devices.
+  network = features.without_probe(jax.device_get(run.variables))
   network = jax.device_put(network, sharding_lib.replicated(mesh))
-  params = network["params"]
-  depths = supervised_optimizer.depths_of(params["backbone"], frozen)
-  optimizer = supervised_optimizer.make_optimizer(recipe, depths, batch_size, per_epoch)
-  task = Task(recipe, config, source.num_classes, layers, frozen)
-  heads = functools.partial(supervised_optimizer.init_heads, config, source, layers)
-  state = build(lambda: _start(heads(), network, optimizer, frozen), mesh)
-  step = make_step(task, optimizer, mesh)
+  optimizer = supervised_step.make_optimizer(
+    recipe,
+    supervised_step.depths_of(network["params"]["backbone"], frozen),
+    batch_size,
+    task.per_epoch,
+  )
+
+  def start() -> TrainState:
+    trained = {"heads": supervised_step.init_heads(config, source, layers)}
+    batch_stats = {}
+    if not frozen:
+      # Copied, as the step gives up its state's memory.
+      trained["backbone"] = jax.tree.map(jnp.copy, network["params"]["backbone"])
+      batch_stats = jax.tree.map(jnp.copy, network["batch_stats"])
+    zero, opt_state = jnp.zeros((), jnp.int32), optimizer.init(trained)
+    return TrainState(zero, trained, batch_stats, opt_state)
+
   logging.info(
     "%s of %s on %d images: %d steps of %d, %s",
     *("linear probe" if frozen else "finetuning", ", ".join(layers), images),
-    *(total, batch_size, recipe.optimizer),
+    *(task.total, batch_size, recipe.optimizer),
   )
   if folder is not None:
-    folder = folder / _identity(task, network, source)
-  plan = supervised_loop.Plan(source, config, mesh, batch_size, total)
-  state = supervised_loop.run(
-    lambda state, batch: step(state, network, batch), state, plan, folder
+    folder = folder / _identity(task, network)
+  step = supervised_step.make_step(task, optimizer)
+  state = _run(
+    task, lambda state, batch: step(state, network, batch), build(start, mesh), folder
   )
   if not frozen:
-    params = params | {"backbone": state.params["backbone"]}
+    params = network["params"] | {"backbone": state.params["backbone"]}
     network = {"params": params, "batch_stats": state.batch_stats}
-  trained = state.params["heads"]
-  if moved:
-    network, trained = jax.device_get((network, trained))
-  return Trained(network, trained, source.split("train").labels, batch_size, total)
+  network, heads = jax.device_get((network, state.params["heads"]))
+  settings = {
+    "fitted_on": "train, augmented by crop and flip",
+    "recipe": recipe.settings(),
+    "steps": task.total,
+    "batch_size": batch_size,
+    "train_images": images,
+    "train_classes": len(np.unique(source.split("train").labels)),
+  }
+  return Trained(network, heads, settings)
 
 
-def _start(heads: Any, network: Any, optimizer: Any, frozen: bool) -> TrainState:
-  """The state before the first step."""
-  trained, batch_stats = {"heads": heads}, {}
-  if not frozen:
-    # Copied, as the step gives up its state's memory.
-    trained["backbone"] = jax.tree.map(jnp.copy, network["params"]["backbone"])
-    batch_stats = jax.tree.map(jnp.copy, network["batch_stats"])
-  return TrainState(
-    step=jnp.zeros((), jnp.int32),
-    params=trained,
-    batch_stats=batch_stats,
-    opt_state=optimizer.init(trained),
-  )
+def _run(
+  task: Task,
+  advance: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]],
+  state: TrainState,
+  folder: pathlib.Path | None,
+) -> TrainState:
+  """Runs the steps that are left; with a folder, from its newest checkpoint."""
+  mesh, batch_size, total, start = task.mesh, task.batch_size, task.total, 0
+  save_every = task.per_epoch * task.config.train.checkpoint_every_epochs
+  with contextlib.ExitStack() as stack:
+    if folder is not None:
+      # Without a folder to save to, a signal ends the program at once.
+      stop = stack.enter_context(distributed.StopRequests())
+      checkpoints = stack.enter_context(checkpoint.Checkpoints(folder, keep=1))
+      start = checkpoints.latest_step() or 0
+    if start:
+      logging.info("%s: going on from step %d of %d", folder, start, total)
+      model, rest = checkpoints.restore(start, **state.items())
+      state = TrainState(**model, **rest)
+    if start == total:
+      return state
+    batches = task.source.train_batches(
+      task.config.seed, start, batch_size, sharding_lib.process_rows(mesh, batch_size)
+    )
+    stack.callback(batches.close)
+    progress = jsonl.Progress(total, start, batch_size)
+    stack.callback(progress.close)
+    unchecked: list[tuple[int, dict[str, jax.Array]]] = []
+
+    def check() -> None:
+      done, values = unchecked.pop(0)
+      values = jax.device_get(values)
+      divergence.check(np.atleast_1d(values["fault"]), done)
+      progress.update(done, f"loss {values['loss']:.4f}")
+
+    for done in range(start + 1, total + 1):
+      batch = next(batches)
+      rows = {"image": batch["image"], "label": batch["label"]}
+      state, values = advance(state, sharding_lib.to_global(mesh, rows))
+      unchecked.append((done, values))
+      # One step late, so that the device never waits for the host.
+      if len(unchecked) > 1:
+        check()
+      stopping = folder is not None and stop.at() and done < total
+      saving = stopping or done % save_every == 0 or done == total
+      if saving:
+        check()
+      if folder is None:
+        continue
+      checkpoints.check()
+      if saving:
+        checkpoints.save(done, **state.items())
+      if stopping:
+        checkpoints.wait()
+        raise stop.stopped(done, total)
+  return state
 
 
 def accuracy(
@@ -184,12 +227,12 @@ def _predict(head, x):
   return jnp.argmax(scores, axis=-1), jnp.isfinite(scores).all(-1)
 
 
-def _identity(task: Task, network: Any, source: Source) -> str:
+def _identity(task: Task, network: Any) -> str:
   """A folder name that is unique to this training."""
   whole = task.config.to_dict()
   of = task.recipe.settings() | {"layers": task.layers, "frozen": task.frozen}
   # What the step reads, without the data's path and the run's own training settings.
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
-  of |= {"data": fingerprints.data(source, "train")}
+  of |= {"data": fingerprints.data(task.source, "train")}
   of |= fingerprints.versions()
   return tensors.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[:16]

@@ -49,15 +49,8 @@ def quick(run, monkeypatch):
       layer: {"kernel": np.zeros((n, 2), np.float32), "bias": np.zeros(2, np.float32)}
       for layer, n in width.items()
     }
-    labels = run.extract("test").labels
     params = {k: v for k, v in run.variables["params"].items() if k != "probe"}
-    return supervised.Trained(
-      variables=run.variables | {"params": params},
-      heads=heads,
-      labels=labels,
-      steps=1,
-      batch_size=16,
-    )
+    return supervised.Trained(run.variables | {"params": params}, heads, settings={})
 
   monkeypatch.setattr(supervised, "train", trained)
 

@@ -14,7 +14,7 @@ from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
 from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import InputError, Stopped
-from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_optimizer
+from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_step
 from ncl_jax.evaluators.run import ALL_LAYERS, Run
 from ncl_jax.runtime import jsonl, sharding, tensors
 from ncl_jax.training import state as state_lib
@@ -100,11 +100,13 @@ def test_a_probe_is_softmax_regression_by_momentum_sgd(
   batches = source.train_batches(config.seed, 0, 16)
   order = [next(batches)["id"] for _ in range(4)]
   batches.close()
-  start = supervised_optimizer.init_heads(config, source, (layer,))[layer]
+  start = supervised_step.init_heads(config, source, (layer,))[layer]
   w, b = numpy_probe(x, train.labels, order, start)
   np.testing.assert_allclose(probes.heads[layer]["kernel"], w, atol=1e-4)
   np.testing.assert_allclose(probes.heads[layer]["bias"], b, atol=1e-4)
-  assert probes.steps == 4 and probes.batch_size == 16 and len(probes.labels) == 40
+  settings = probes.settings
+  assert settings["steps"] == 4 and settings["batch_size"] == 16
+  assert settings["train_images"] == 40
 
 
 def test_devices_change_nothing(probes, finetuned, config, variables, source):
@@ -170,20 +172,20 @@ def test_stopped_and_gone_on_with_it_ends_the_same_bit_for_bit(
 
 def test_layer_decay_scales_the_steps_of_each_depth(config, variables, source):
   backbone = variables["params"]["backbone"]
-  depths = supervised_optimizer.depths_of(backbone, frozen=False)
+  depths = supervised_step.depths_of(backbone, frozen=False)
   assert depths == {
     "heads": 3,
     "backbone": {"conv1": 0, "bn1": 0, "layer1_0": 1, "layer2_0": 2},
   }
   vit = ("class_token", "layer01", "layer02", "norm")
-  places = supervised_optimizer.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
+  places = supervised_step.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
   assert places == {"class_token": 0, "layer01": 1, "layer02": 2, "norm": 2}
   params = {
     "heads": np.ones(2),
     "backbone": {name: np.ones((2, 2)) for name in backbone},
   }
   one = dataclasses.replace(SGD, layer_decay=0.5, weight_decay=0.0)
-  optimizer = supervised_optimizer.make_optimizer(one, depths, 16, 2)
+  optimizer = supervised_step.make_optimizer(one, depths, 16, 2)
   updates, _ = optimizer.update(params, optimizer.init(params), params)
   assert updates["heads"][0] == -1
   for name, factor in (("conv1", 1 / 8), ("layer1_0", 1 / 4), ("layer2_0", 1 / 2)):
@@ -237,12 +239,12 @@ def test_finetuning_takes_a_stratified_part_of_the_labels(
   assert 0 <= result["h"]["accuracy"] <= 1
 
 
-@pytest.mark.parametrize("devices", [3, 6, 7])
+@pytest.mark.parametrize("devices", [3, 7])
 def test_any_number_of_devices_will_do(devices, finetuned, config, variables, source):
   seen = supervised.train(
     SGD, Run(config, variables, source, mesh_of(devices)), frozen=False
   )
-  assert (seen.batch_size, seen.steps) == (16, 4)
+  assert (seen.settings["batch_size"], seen.settings["steps"]) == (16, 4)
   for a, b in zip(
     *(jax.tree.leaves((run.variables, run.heads)) for run in (seen, finetuned[0])),
     strict=True,
