@@ -1,7 +1,5 @@
 """Multinomial logistic regression with an L2 penalty, to its optimum by L-BFGS."""
 
-import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +9,8 @@ import optax
 
 from ncl_jax import checks
 from ncl_jax.evaluators import supervised
-from ncl_jax.runtime import compiler
+
+Array = jax.Array | np.ndarray
 
 # Of the mean loss, for features of unit root mean square.
 REGULARIZATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -44,42 +43,25 @@ def probe(
     accuracy and train_accuracy in [0, 1], the chosen regularization, its accuracy on
     the held-out part, iterations of the last fit, and whether all fits converged.
   """
-  classifier = choose(train_x, train_labels, num_classes=num_classes, seed=seed)
+  head, found = choose(train_x, train_labels, num_classes=num_classes, seed=seed)
   return {
-    "accuracy": supervised.accuracy(classifier.head, test_x, test_labels),
-    "train_accuracy": supervised.accuracy(classifier.head, train_x, train_labels),
-    "regularization": classifier.regularization,
-    "held_out_accuracy": classifier.held_out_accuracy,
-    "iterations": classifier.iterations,
-    "converged": classifier.converged,
+    "accuracy": supervised.accuracy(head, test_x, test_labels),
+    "train_accuracy": supervised.accuracy(head, train_x, train_labels),
+    **found,
   }
-
-
-@dataclasses.dataclass(frozen=True)
-class Classifier:
-  """A fitted probe.
-
-  Attributes:
-    head: {"kernel" [F, K], "bias" [K]}, for features as they are.
-    regularization: the penalty that was chosen.
-    held_out_accuracy: that it was chosen for, in [0, 1].
-    converged: whether this and all held-out fits reached their optimum.
-  """
-
-  head: dict[str, jax.Array]
-  regularization: float
-  held_out_accuracy: float
-  iterations: int
-  converged: bool
 
 
 def choose(
   train_x: np.ndarray, train_labels: np.ndarray, *, num_classes: int, seed: int = 0
-) -> Classifier:
-  """Fits a probe with the penalty that does best on a held-out fifth, then on all."""
+) -> tuple[dict[str, jax.Array], dict[str, Any]]:
+  """Fits a probe with the penalty that does best on a held-out fifth, then on all.
+
+  Returns:
+    {"kernel" [F, K], "bias" [K]}, and of what `probe` gives all but the accuracies.
+  """
   checks.finite("train_x", train_x)
   # One common scale: the penalties mean the same for every layer, zeros stay zero.
-  scale = float(np.sqrt(np.mean(np.square(train_x, dtype=np.float64)))) or 1.0
+  scale = root_mean_square(train_x)
   x = jnp.asarray(train_x / scale)
   known = train_labels >= 0
   held = np.random.default_rng([seed, 0]).random(len(known)) < HELD_OUT
@@ -99,43 +81,38 @@ def choose(
   everything = jnp.asarray(known, x.dtype)
   start = fits[strength].head
   last = fit(along, targets, everything, strength, num_classes, start)
-  head = {"kernel": last.head["kernel"] / scale, "bias": last.head["bias"]}
-  converged = all(bool(found.converged) for found in (*fits.values(), last))
-  return Classifier(head, strength, best, int(last.iterations), converged)
+  return {"kernel": last.head["kernel"] / scale, "bias": last.head["bias"]}, {
+    "regularization": strength,
+    "held_out_accuracy": best,
+    "iterations": int(last.iterations),
+    "converged": all(bool(found.converged) for found in (*fits.values(), last)),
+  }
+
+
+def root_mean_square(x: np.ndarray) -> float:
+  """Of all entries; 1 if they are all 0."""
+  return float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) or 1.0
 
 
 class Fit(NamedTuple):
-  """What `fit` found.
+  """What `fit` found."""
 
-  Attributes:
-    head: {"kernel" [F, K], "bias" [K]}.
-    converged: whether no more than `TOLERANCE` was left to gain; False at
-      `MAX_ITERATIONS`.
-  """
-
-  head: dict[str, jax.Array]
+  head: dict[str, jax.Array]  # {"kernel" [F, K], "bias" [K]}
   iterations: jax.Array
-  converged: jax.Array
+  converged: jax.typing.ArrayLike  # whether no more than `TOLERANCE` was left to gain
 
 
 class Principal(NamedTuple):
-  """Features and their principal axes, along which the problem is well conditioned.
+  """Features and their principal axes, along which the problem is well conditioned."""
 
-  Attributes:
-    rows: [F, N] features, a row a feature.
-    mean: [F] of the features.
-    axes: [F, F] orthogonal, an axis a column.
-    variance: [F] along each axis.
-  """
-
-  rows: jax.Array
-  mean: jax.Array
-  axes: jax.Array
-  variance: jax.Array
+  rows: Array  # [F, N] features, a row a feature
+  mean: Array  # [F] of the features
+  axes: jax.Array  # [F, F] orthogonal, an axis a column
+  variance: jax.Array  # [F] along each axis
 
 
 @jax.jit
-def principal(x: jax.Array, weights: jax.Array) -> Principal:
+def principal(x: Array, weights: Array) -> Principal:
   """Principal axes of rows [N, F] with weights [N], for any number of fits to them."""
   weights = weights / weights.sum()
   with jax.default_matmul_precision("float32"):
@@ -147,9 +124,9 @@ def principal(x: jax.Array, weights: jax.Array) -> Principal:
 
 
 def fit(
-  x: jax.Array | Principal,
-  labels: jax.Array,
-  weights: jax.Array,
+  x: Array | Principal,
+  labels: Array,
+  weights: Array,
   regularization: float,
   num_classes: int,
   start: dict[str, jax.Array] | None = None,
@@ -177,17 +154,10 @@ def fit(
       "bias": jnp.zeros(num_classes, dtype),
     }
   strength = jnp.asarray(regularization, dtype)
-  found = _compiled_fit()(along, labels, weights, strength, start, MAX_ITERATIONS)
-  return Fit(*found)
+  return _fit(along, labels, weights, strength, start, MAX_ITERATIONS)
 
 
-@functools.cache
-def _compiled_fit():
-  # The line search makes a large program of little work apart from matrix products,
-  # which are as fast at any level.
-  return jax.jit(_fit, compiler_options=compiler.cpu_effort(0))
-
-
+@jax.jit
 def _fit(along, labels, weights, regularization, start, most):
   weights = weights / weights.sum()
   rows, mean, axes, variance = along
@@ -239,4 +209,4 @@ def _fit(along, labels, weights, regularization, start, most):
     }
     begin = (turned, solver.init(turned), jnp.inf, jnp.zeros((), jnp.int32))
     params, _, gain, iterations = jax.lax.while_loop(more, iterate, begin)
-    return head(params), iterations, gain <= TOLERANCE
+    return Fit(head(params), iterations, gain <= TOLERANCE)

@@ -1,9 +1,9 @@
 """What is left of a probe's accuracy: corruptions, wrong labels, few, other sets."""
 
 import dataclasses
+import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -23,35 +23,29 @@ FEW_REGULARIZATION = 1e-2  # few images leave none to choose it on
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The probe's accuracy on other sets and on corrupted images."""
-  return (
-    *(
-      Row(
-        f"ood:{spec}",
-        f"linear probe, h, on {spec}",
-        "Accuracy",
-        "%",
-        "higher",
-        "the probe fitted to our training images, on the classes of the same names.",
-        where=("h", "ood", spec, "accuracy"),
-      )
-      for spec in config.eval.ood
-    ),
-    *(
-      Row(
-        f"corrupted_{layer}",
-        f"linear probe on corrupted images, {layer}",
-        "Accuracy",
-        "%",
-        "higher",
-        "the probe fitted to clean images, mean over 13 kinds of corruption (12 for "
-        "grey images) and five severities.",
-        where=(layer, "corrupted"),
-        chance=LARGEST_CLASS,
-        column=f"corr. {layer}",
-      )
-      for layer in LAYERS
-    ),
-  )
+  row = functools.partial(Row, group="Accuracy", unit="%", better="higher")
+  shifted = [
+    row(
+      f"ood:{spec}",
+      f"linear probe, h, on {spec}",
+      note="the probe fitted to our training images, on the classes of the same names.",
+      where=("h", "ood", spec, "accuracy"),
+    )
+    for spec in config.eval.ood
+  ]
+  corrupted = [
+    row(
+      f"corrupted_{layer}",
+      f"linear probe on corrupted images, {layer}",
+      note="the probe fitted to clean images, mean over 13 kinds of corruption (12 for "
+      "grey images) and five severities.",
+      where=(layer, "corrupted"),
+      chance=LARGEST_CLASS,
+      column=f"corr. {layer}",
+    )
+    for layer in LAYERS
+  ]
+  return (*shifted, *corrupted)
 
 
 def asked(config: ConfigDict) -> dict[str, Any]:
@@ -82,55 +76,47 @@ def evaluate(
     "images", "classes"}}, "f": {...}}, accuracies in [0, 1].
 
   Raises:
-    InputError: if the data have no labels, or another set no class of ours.
+    InputError: if there is one class, or another set has no class of ours.
   """
   config, source = run.config, run.source
   if source.num_classes < 2:
     raise InputError(f"robustness on {source.name} with 1 class: at least 2 are needed")
   ood = tuple(config.eval.ood) if ood is None else ood
   # Loaded first: a set that cannot be used stops it before anything is fitted.
-  others = {spec: other_sets.shifted(spec, config, source) for spec in ood}
+  others = {spec: run.on(other_sets.shifted(spec, config, source)) for spec in ood}
   heads = {layer: _head(run, layer, run.extract("train").labels) for layer in LAYERS}
-  result: dict[str, Any] = {"settings": _settings(run)}
+  small = _side(run) < corruptions.SMALL_BELOW
+  result: dict[str, Any] = {
+    "settings": run.describe(
+      fitted_on="train",
+      protocol="lbfgs",
+      corruptions=list(corruptions.names(source.image_shape[-1])),
+      severities=list(corruptions.SEVERITIES),
+      strengths="CIFAR-10-C" if small else "ImageNet-C",
+      label_noise=list(LABEL_NOISE),
+      shots=list(SHOTS),
+      few_shot_draws=DRAWS,
+      few_shot_regularization=FEW_REGULARIZATION,
+    )
+  }
+  corrupted = _corrupted(run, heads)
   for layer, head in heads.items():
     result[layer] = {
       "clean": _accuracy(run, layer, head),
-      "corrupted": np.nan,
-      "corruptions": {},
+      "corrupted": float(np.mean(list(corrupted[layer].values()))),
+      "corruptions": corrupted[layer],
       "label_noise": _label_noise(run, layer),
       "few_shot": {str(shots): _few_shot(run, layer, shots) for shots in SHOTS},
-      "ood": {},
+      "ood": {
+        spec: {
+          "accuracy": _accuracy(there, layer, head),
+          "images": there.source.num_examples("test"),
+          "classes": len(np.unique(there.extract("test").labels)),
+        }
+        for spec, there in others.items()
+      },
     }
-  for layer, found in _corrupted(run, heads).items():
-    result[layer]["corruptions"] = found
-    result[layer]["corrupted"] = float(np.mean(list(found.values())))
-  for spec, other in others.items():
-    there = run.on(other)
-    labels = there.extract("test").labels
-    for layer, head in heads.items():
-      result[layer]["ood"][spec] = {
-        "accuracy": _accuracy(there, layer, head),
-        "images": len(labels),
-        "classes": len(np.unique(labels)),
-      }
   return result
-
-
-def _settings(run: FeatureSource) -> dict[str, Any]:
-  small = _side(run) < corruptions.SMALL_BELOW
-  return run.describe(
-    split="test",
-    fitted_on="train",
-    protocol="lbfgs",
-    corruptions=list(corruptions.names(run.source.image_shape[-1])),
-    severities=list(corruptions.SEVERITIES),
-    strengths="CIFAR-10-C" if small else "ImageNet-C",
-    label_noise=list(LABEL_NOISE),
-    shots=list(SHOTS),
-    few_shot_draws=DRAWS,
-    few_shot_regularization=FEW_REGULARIZATION,
-    images=len(run.extract("test").labels),
-  )
 
 
 def mislabelled(
@@ -142,7 +128,6 @@ def mislabelled(
     labels: [N]; -1 stays as it is.
     share: of the labelled rows, in [0, 1].
     num_classes: K, at least 2.
-    seed: determines which and by what.
   """
   random = np.random.default_rng([seed, 1])
   known = np.flatnonzero(labels >= 0)
@@ -168,23 +153,22 @@ def table(row: dict[str, Any]) -> str:
   lines = []
   for layer in LAYERS:
     part = row[layer]
+
+    def line(name, *values, clean=part["clean"]):
+      return f"{name:24}" + "".join(f"{100 * x:7.1f}" for x in (clean, *values))
+
     heading = "".join(f"{s:>7}" for s in ("clean", *corruptions.SEVERITIES, "mean"))
     lines.append(f"{'accuracy on ' + layer + ', %':24}{heading}")
     for kind, values in part["corruptions"].items():
-      numbers = [part["clean"], *values, float(np.mean(values))]
-      lines.append(f"{kind:24}" + "".join(f"{100 * x:7.1f}" for x in numbers))
+      lines.append(line(kind, *values, np.mean(values)))
     for share, value in part["label_noise"].items():
-      name = f"{100 * float(share):.0f} % wrong labels"
-      lines.append(f"{name:24}{100 * part['clean']:7.1f}{100 * value:7.1f}")
+      lines.append(line(f"{100 * float(share):.0f} % wrong labels", value))
     for shots, value in part["few_shot"].items():
-      spread = f"{100 * value['mean']:7.1f} +- {100 * value['deviation']:.1f}"
-      name = f"{shots} image(s) a class"
-      lines.append(f"{name:24}{100 * part['clean']:7.1f}{spread}")
+      found = line(f"{shots} image(s) a class", value["mean"])
+      lines.append(f"{found} +- {100 * value['deviation']:.1f}")
     for spec, value in part["ood"].items():
-      accuracy = f"{100 * part['clean']:7.1f}{100 * value['accuracy']:7.1f}"
-      lines.append(
-        f"{spec:24}{accuracy}  ({value['images']} images, {value['classes']} classes)"
-      )
+      found = line(spec, value["accuracy"])
+      lines.append(f"{found}  ({value['images']} images, {value['classes']} classes)")
     lines.append("")
   return "\n".join(lines[:-1])
 
@@ -196,12 +180,10 @@ def _side(run: FeatureSource) -> int:
 
 def _head(run: FeatureSource, layer: str, labels: np.ndarray) -> dict[str, Any]:
   """A probe on the training images with these labels."""
+  x, classes = run.layer(layer, "train"), run.source.num_classes
   return logistic_regression.choose(
-    run.layer(layer, "train"),
-    labels,
-    num_classes=run.source.num_classes,
-    seed=run.config.seed,
-  ).head
+    x, labels, num_classes=classes, seed=run.config.seed
+  )[0]
 
 
 def _accuracy(run: FeatureSource, layer: str, head: dict[str, Any]) -> float:
@@ -212,10 +194,9 @@ def _accuracy(run: FeatureSource, layer: str, head: dict[str, Any]) -> float:
 
 def _label_noise(run: FeatureSource, layer: str) -> dict[str, float]:
   """Accuracy of probes on training labels of which a share is wrong."""
-  labels, classes = run.extract("train").labels, run.source.num_classes
-  found = {}
+  found, labels = {}, run.extract("train").labels
   for share in LABEL_NOISE:
-    wrong = mislabelled(labels, share, classes, run.config.seed)
+    wrong = mislabelled(labels, share, run.source.num_classes, run.config.seed)
     found[f"{share:g}"] = _accuracy(run, layer, _head(run, layer, wrong))
   return found
 
@@ -231,15 +212,11 @@ def _few_shot(run: FeatureSource, layer: str, shots: int) -> dict[str, float]:
     # As many rows whatever a class has: one compiled program.
     padded = np.resize(rows, shots * classes)
     weights = (np.arange(len(padded)) < len(rows)).astype(x.dtype)
-    scale = float(np.sqrt(np.mean(np.square(x[rows], dtype=np.float64)))) or 1.0
-    head = logistic_regression.fit(
-      jnp.asarray(x[padded] / scale),
-      jnp.asarray(labels[padded]),
-      jnp.asarray(weights),
-      FEW_REGULARIZATION,
-      classes,
-    ).head
-    accuracies.append(supervised.accuracy(head, test_x / scale, test_labels))
+    scale = logistic_regression.root_mean_square(x[rows])
+    fitted = logistic_regression.fit(
+      x[padded] / scale, labels[padded], weights, FEW_REGULARIZATION, classes
+    )
+    accuracies.append(supervised.accuracy(fitted.head, test_x / scale, test_labels))
   return {
     "mean": float(np.mean(accuracies)),
     "deviation": float(np.std(accuracies, ddof=1)),

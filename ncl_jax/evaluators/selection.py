@@ -29,7 +29,8 @@ SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the dimensions, in the c
 
 # Features [N, k] of "train" and "test", and of both of the data set of the transfer.
 Sets = dict[str, np.ndarray]
-
+# What a probe is fitted to and tested on, as named there, and the number of classes.
+Probe = tuple[str, str, int]
 
 RULES = {
   "all": "all dimensions",
@@ -88,15 +89,15 @@ def evaluate(
     For "curve" see `curve`, for "ablation" see `ablation`.
 
   Raises:
-    InputError: if data have no labels, or there are no k dimensions.
+    InputError: if the other data have no labels, or there are no k dimensions.
   """
   config = run.config
   width = config_lib.widths(config)["f"]
   keep = keep or max(1, width // 4)
   checks.whole("keep", keep, 1, width)
   transfer = config.eval.transfer if transfer is None else transfer
-  classes = {"": run.source.num_classes}
   parts = {name: run.extract(name) for name in ("train", "test")}
+  probes = {"probe": ("train", "test", run.source.num_classes)}
   if transfer:
     other = other_sets.transfer(transfer, config)
     if not other.num_classes:
@@ -104,14 +105,12 @@ def evaluate(
         f"{other.name} has no labels and selection's transfer needs them"
       )
     there = run.on(other)
-    for name in ("train", "test"):
-      parts[f"transfer_{name}"] = there.extract(name)
-    classes["transfer_"] = other.num_classes
-  rows = choose(parts, config, keep)
-  f = _form(parts, config.loss.transform)
+    parts |= {f"transfer_{name}": there.extract(name) for name in ("train", "test")}
+    probes["transfer"] = ("transfer_train", "transfer_test", other.num_classes)
+  f = _forms(parts, config)["random"]
+  live = metrics.active_dimensions(f["train"], config.eval.threshold)
   return {
     "settings": run.describe(
-      split="test",
       layer="projector output, rows of unit length before the selection",
       order="expected activation or variance on train, in evaluation mode",
       keep=keep,
@@ -121,14 +120,16 @@ def evaluate(
       threshold=config.eval.threshold,
       pca="centred, fitted on train",
       probe="lbfgs, penalty chosen on a held-out fifth of train",
-      images=len(parts["test"].labels),
     ),
-    "active_dimensions": int(_live(f["train"], config).sum()),
-    **{name: score(parts, classes, config, *sets) for name, sets in rows.items()},
+    "active_dimensions": int(live.sum()),
+    **{
+      name: score(parts, probes, config, *sets)
+      for name, sets in choose(parts, config, keep).items()
+    },
     "ablation": ablation(
       f, parts, run.source.num_classes, config.eval.threshold, seed=config.seed
     ),
-    "curve": curve(parts, classes, config),
+    "curve": curve(parts, probes, config),
   }
 
 
@@ -141,44 +142,43 @@ def choose(
     parts: features of each split; the orders are those of "train".
     config: its transform gives the whole features; its seed, the random rows.
   """
-  f = _form(parts, config.loss.transform)
-  signed, rectified = _form(parts, "identity"), _form(parts, "relu")
+  forms = _forms(parts, config)
+  f, signed, rectified = (forms[name] for name in ("random", "ea_signed", "ea_relu"))
   rng = np.random.default_rng([config.seed, 3])
-  live = np.flatnonzero(_live(f["train"], config))
+  live = metrics.active_dimensions(f["train"], config.eval.threshold)
+  pca = PCA(min(keep, *f["train"].shape), svd_solver="covariance_eigh")
+  pca.fit(f["train"])
 
   def at_random(dimensions: np.ndarray) -> list[Sets]:
     count = min(keep, len(dimensions))
+    draws = DRAWS if count else 0
     return [
-      _take(f, rng.choice(dimensions, count, replace=False)) for _ in range(DRAWS)
+      _take(f, rng.choice(dimensions, count, replace=False)) for _ in range(draws)
     ]
 
   return {
     "all": [f],
     "random": at_random(np.arange(f["train"].shape[1])),
-    "ea_signed": [_take(signed, _largest(_activation(signed), keep))],
-    "ea_relu": [_take(rectified, _largest(_activation(rectified), keep))],
-    "random_active": at_random(live) if len(live) else [],
-    "variance": [_take(f, _largest(f["train"].var(0), keep))],
-    "pca": [_project(f, keep)],
+    "ea_signed": [_take(signed, _order(_activation(signed))[:keep])],
+    "ea_relu": [_take(rectified, _order(_activation(rectified))[:keep])],
+    "random_active": at_random(np.flatnonzero(live)),
+    "variance": [_take(f, _order(f["train"].var(0))[:keep])],
+    "pca": [{name: pca.transform(x) for name, x in f.items()}],
   }
 
 
 def curve(
-  parts: dict[str, Features], classes: dict[str, int], config: ConfigDict
+  parts: dict[str, Features], probes: dict[str, Probe], config: ConfigDict
 ) -> list[dict[str, Any]]:
   """[{"k", "random", "ea_signed", "ea_relu"}] for k = D / 32, D / 16, .. D."""
-  forms = {
-    "random": _form(parts, config.loss.transform),
-    "ea_signed": _form(parts, "identity"),
-    "ea_relu": _form(parts, "relu"),
-  }
+  forms = _forms(parts, config)
   width = config_lib.widths(config)["f"]
-  orders = {name: _largest(_activation(x), width) for name, x in forms.items()}
+  orders = {name: _order(_activation(x)) for name, x in forms.items()}
   orders["random"] = np.random.default_rng([config.seed, 4]).permutation(width)
   return [
     {"k": k}
     | {
-      name: score(parts, classes, config, _take(x, orders[name][:k]))
+      name: score(parts, probes, config, _take(x, orders[name][:k]))
       for name, x in forms.items()
     }
     for k in sorted({max(1, round(share * width)) for share in SHARES})
@@ -209,21 +209,11 @@ def ablation(
     that the accuracy falls.
   """
   labels, test_labels = parts["train"].labels, parts["test"].labels
-  known = test_labels >= 0
-  strength = logistic_regression.probe(
-    f["train"], labels, f["test"], test_labels, num_classes=num_classes, seed=seed
-  )["regularization"]
-  scale = float(np.sqrt(np.mean(np.square(f["train"], dtype=np.float64)))) or 1.0
-  weights = logistic_regression.fit(
-    jnp.asarray(f["train"] / scale),
-    jnp.asarray(np.maximum(labels, 0)),
-    jnp.asarray(labels >= 0, jnp.float32),
-    strength,
-    num_classes,
-  ).head
-  whole, without = _accuracies(
-    weights, jnp.asarray(f["test"][known] / scale), test_labels[known]
+  head, _ = logistic_regression.choose(
+    f["train"], labels, num_classes=num_classes, seed=seed
   )
+  known = test_labels >= 0
+  whole, without = _accuracies(head, f["test"][known], test_labels[known])
   lost = np.asarray(whole - without)
   on = np.abs(f["train"]) > threshold
   live = on.any(0)
@@ -255,68 +245,66 @@ def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def score(
-  parts: dict[str, Features], classes: dict[str, int], config: ConfigDict, *draws: Sets
+  parts: dict[str, Features],
+  probes: dict[str, Probe],
+  config: ConfigDict,
+  *draws: Sets,
 ) -> dict[str, float]:
   """One row of the table: means over draws, with `_std` where there are several.
 
   Args:
     parts: labels of each split.
-    classes: number of classes, by the prefix of the splits' names.
     config: gives the number of nearest that count, and the seed of the held-out part.
   """
+  if not draws:
+    return {"dimensions": 0}
+  labels = {name: part.labels for name, part in parts.items()}
+  k = min(config.eval.retrieval_k, len(labels["test"]) - 1)
   rows = []
   for sets in draws:
-    k = min(config.eval.retrieval_k, len(parts["test"].labels) - 1)
-    precision, _ = metrics.retrieval(sets["test"], parts["test"].labels, k=k)
+    precision, _ = metrics.retrieval(sets["test"], labels["test"], k=k)
     values = {
       "dimensions": sets["test"].shape[1],
       "retrieval": float(np.nanmean(precision)),
     }
-    for prefix, name in {"": "probe", "transfer_": "transfer"}.items():
-      train, test = f"{prefix}train", f"{prefix}test"
-      if train in sets:
-        values[name] = logistic_regression.probe(
-          sets[train],
-          parts[train].labels,
-          sets[test],
-          parts[test].labels,
-          num_classes=classes[prefix],
-          seed=config.seed,
-        )["accuracy"]
+    for name, (train, test, classes) in probes.items():
+      values[name] = logistic_regression.probe(
+        sets[train],
+        labels[train],
+        sets[test],
+        labels[test],
+        num_classes=classes,
+        seed=config.seed,
+      )["accuracy"]
     rows.append(values)
-  if not rows:
-    return {"dimensions": 0}
   result = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
   if len(rows) > 1:
-    for key in ("probe", "retrieval", "transfer"):
-      if key in result:
-        result[f"{key}_std"] = float(np.std([row[key] for row in rows], ddof=1))
+    for key in ("retrieval", *probes):
+      result[f"{key}_std"] = float(np.std([row[key] for row in rows], ddof=1))
   return result
 
 
-def _form(parts: dict[str, Features], transform: str) -> Sets:
-  return {name: part.layer("f", transform) for name, part in parts.items()}
-
-
-def _live(f: np.ndarray, config: ConfigDict) -> np.ndarray:
-  return np.asarray(metrics.active_dimensions(f, config.eval.threshold))
+def _forms(parts: dict[str, Features], config: ConfigDict) -> dict[str, Sets]:
+  """The whole features, those without a transform, and the rectified ones."""
+  transforms = {
+    "random": config.loss.transform,
+    "ea_signed": "identity",
+    "ea_relu": "relu",
+  }
+  return {
+    form: {name: part.layer("f", transform) for name, part in parts.items()}
+    for form, transform in transforms.items()
+  }
 
 
 def _activation(sets: Sets) -> np.ndarray:
   return np.asarray(metrics.expected_activation(sets["train"]))
 
 
-def _largest(values: np.ndarray, k: int) -> np.ndarray:
-  """Positions of the k largest, of equals the first."""
-  return np.argsort(-values, kind="stable")[:k]
+def _order(values: np.ndarray) -> np.ndarray:
+  """Positions of the values, the largest first, of equals the first."""
+  return np.argsort(-values, kind="stable")
 
 
 def _take(sets: Sets, columns: np.ndarray) -> Sets:
   return {name: x[:, columns] for name, x in sets.items()}
-
-
-def _project(sets: Sets, k: int) -> Sets:
-  """Principal components, as many as the training images have, up to k."""
-  pca = PCA(min(k, *sets["train"].shape), svd_solver="covariance_eigh")
-  pca.fit(sets["train"])
-  return {name: pca.transform(x) for name, x in sets.items()}

@@ -77,8 +77,10 @@ def scores(config, variables, source, images, labels, **changes):
 def head(config, variables, source, layer):
   train = Run(config, variables, source, sharding.make_mesh()).extract("train")
   x = train.layer(layer, config.loss.transform)
-  fitted = logistic_regression.choose(x, train.labels, num_classes=2, seed=config.seed)
-  return x, train.labels, jax.tree.map(np.asarray, fitted.head), fitted
+  fitted, found = logistic_regression.choose(
+    x, train.labels, num_classes=2, seed=config.seed
+  )
+  return x, train.labels, jax.tree.map(np.asarray, fitted), found["regularization"]
 
 
 def test_corrupted_images_go_through_the_clean_probe(result, config, variables, source):
@@ -138,9 +140,8 @@ def test_batches_and_devices_change_no_corrupted_image(
 def test_the_chosen_probe_is_scikit_learns_on_features_as_they_are(
   config, variables, source
 ):
-  x, labels, ours, fitted = head(config, variables, source, "h")
+  x, labels, ours, strength = head(config, variables, source, "h")
   scale = np.sqrt(np.mean(x.astype(np.float64) ** 2))
-  strength = fitted.regularization
   theirs = LogisticRegression(C=1 / (60 * strength), tol=1e-9, max_iter=5000)
   theirs.fit(x / scale, labels)
   logits = x @ ours["kernel"] + ours["bias"]
