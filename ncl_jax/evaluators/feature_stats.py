@@ -23,102 +23,80 @@ COARSE = 1e-2  # the released code's other threshold of sparsity
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """What the report shows of f."""
+  rate = f"{config.eval.activation_rate:.0%}"
+  of_classes = functools.partial(Row, group="Interpretability", unit="%")
+  health = functools.partial(Row, group="Health")
   return (
     *meaning.rows(source.num_examples("test")),
-    *_class_rows(config.eval.threshold, config.eval.activation_rate),
-    *_health_rows(),
-  )
-
-
-def _class_rows(threshold: float, activation_rate: float) -> tuple[Row, ...]:
-  row = functools.partial(Row, group="Interpretability", unit="%")
-  return (
-    row(
+    of_classes(
       "sparsity",
       "sparsity",
       better="higher",
-      note=f"share of entries of f with |f| < {threshold:g}.",
-      where=("f", "sparsity"),
+      note=f"share of entries of f with |f| < {config.eval.threshold:g}.",
       column="sparsity",
     ),
-    row(
+    of_classes(
       "consistency_abs",
       "class consistency, |f| > threshold",
       better="higher",
       note="share of the most frequent class among the images that activate a "
       "dimension, mean over active dimensions; for dense features this is chance by "
       "construction.",
-      where=("f", "consistency_abs"),
       column="cons.",
     ),
-    row(
+    of_classes(
       "consistency_abs_chance",
       "the same with shuffled labels",
       note="what few active images reach by chance.",
-      where=("f", "consistency_abs_chance"),
       column="chance",
     ),
-    row(
+    of_classes(
       "consistency_positive",
       "class consistency, f > 0",
       better="higher",
       note="as above, activated = positive.",
-      where=("f", "consistency_positive"),
     ),
-    row(
+    of_classes(
       "purity",
-      f"purity at an activation rate of {activation_rate:.0%}",
+      f"purity at an activation rate of {rate}",
       better="higher",
-      note="share of the most frequent class among the "
-      f"{activation_rate:.0%} of the images with the largest value of a dimension: the "
-      "same number for every method. A "
-      "dimension that fewer images activate is filled up with others and looks impure.",
-      where=("f", "purity"),
+      note=f"share of the most frequent class among the {rate} of the images with the "
+      "largest value of a dimension: the same number for every method. A dimension "
+      "that fewer images activate is filled up with others and looks impure.",
       chance=("f", "purity_chance"),
       column="purity",
     ),
-  )
-
-
-def _health_rows() -> tuple[Row, ...]:
-  row = functools.partial(Row, group="Health")
-  return (
-    row(
+    health(
       "active_dimensions",
       "active dimensions",
       better="higher",
       note="dimensions that some test image activates.",
-      where=("f", "active_dimensions"),
       column="active",
     ),
-    row(
+    health(
       "activation_rate",
       "activation rate of an active dimension",
       unit="%",
       note="mean share of the test images that activate it.",
-      where=("f", "activation_rate"),
     ),
-    row("l0", "active dimensions of an image", note="mean number.", where=("f", "l0")),
-    row(
+    health("l0", "active dimensions of an image", note="mean number."),
+    health(
       "zero_rows",
       "all-zero embeddings",
       better="lower",
       note="test images whose transformed embedding is all zero.",
-      where=("f", "zero_rows"),
     ),
-    row(
+    health(
       "orthogonality",
       "mean correlation |C - I|",
       better="lower",
       note="of active dimensions of f, not centred.",
-      where=("f", "orthogonality"),
       column="|C-I|",
     ),
-    row(
+    health(
       "effective_rank",
       "effective rank",
       note="exponential of the entropy of the normalised singular values of f.",
-      where=("f", "effective_rank"),
       column="rank",
     ),
   )
@@ -138,27 +116,24 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     `meaning.statistics` gives too, at each level.
   """
   config, source = run.config, run.source
+  train_levels, levels = (source.split(name).levels for name in ("train", "test"))
   test = run.extract("test")
+  settings: dict[str, Any] = {
+    "threshold": config.eval.threshold,
+    "activation_rate": config.eval.activation_rate,
+  }
   result: dict[str, Any] = {
     "settings": run.describe(
-      split="test",
-      threshold=config.eval.threshold,
-      activation_rate=config.eval.activation_rate,
+      **settings,
       second_threshold=COARSE,
       second_activation_rate=BUDGET,
       frequent=ACTIVE,
       label_shuffles=SHUFFLES,
       rotations=meaning.ROTATIONS,
       ewp_budget=meaning.purity_budget(test.labels),
-      images=len(test.labels),
     )
   }
-  settings: dict[str, Any] = {
-    "threshold": config.eval.threshold,
-    "activation_rate": config.eval.activation_rate,
-    "seed": config.seed,
-  }
-  levels = source.split("test").levels
+  settings["seed"] = config.seed
   for layer in LAYERS:
     f = run.layer(layer, "test")
     result[layer] = statistics(f, test.labels, source.num_classes, **settings)
@@ -169,20 +144,16 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
       }
   if source.num_classes:
     train = run.extract("train")
-
-    def of_f(train_labels, labels, classes):
-      train_f, f = run.layer("f", "train"), run.layer("f", "test")
-      return meaning.statistics(
+    known = [(result["f"], train.labels, test.labels, source.num_classes)]
+    for name in levels.keys() & train_levels.keys():
+      both = train_levels[name][train.ids], levels[name][test.ids]
+      classes = 1 + int(max(levels[name].max(), train_levels[name].max()))
+      known.append((result["f"]["levels"][name], *both, classes))
+    train_f, f = run.layer("f", "train"), run.layer("f", "test")
+    for part, train_labels, labels, classes in known:
+      part |= meaning.statistics(
         train_f, train_labels, f, labels, classes, seed=config.seed
       )
-
-    result["f"] |= of_f(train.labels, test.labels, source.num_classes)
-    for name, labels in levels.items():
-      of_train = source.split("train").levels.get(name)
-      if of_train is not None:
-        classes = 1 + int(max(labels.max(), of_train.max()))
-        found = of_f(of_train[train.ids], labels[test.ids], classes)
-        result["f"]["levels"][name] |= found
   return result
 
 
@@ -298,17 +269,15 @@ def _statistics(f, threshold):
 )
 def _by_class(f, labels, num_classes, threshold, activation_rate):
   values = {}
-  for rule in ("abs", "positive"):
+  for rule in ("positive", "abs"):  # what follows is by "abs"
     rate, active = metrics.class_consistency(f, labels, num_classes, rule, threshold)
     name, frequent = f"consistency_{rule}", active >= ACTIVE
     values[name] = jnp.nanmean(rate)
     values[f"{name}_frequent"] = jnp.nanmean(jnp.where(frequent, rate, jnp.nan))
     values[f"{name}_weighted"] = jnp.nansum(rate * active) / jnp.sum(active)
-    if rule == "abs":
-      values["frequent_dimensions"] = jnp.sum(frequent)
   entropy = metrics.label_entropy(f, labels, num_classes, "abs", threshold)
   values["label_entropy"] = jnp.nanmean(entropy)
-  _, active = metrics.class_consistency(f, labels, num_classes, "abs", threshold)
+  values["frequent_dimensions"] = jnp.sum(frequent)
   images = jnp.sum(labels >= 0)
   for end, budget in (("", activation_rate), (f"_{BUDGET}", BUDGET)):
     rate = metrics.purity(f, labels, num_classes, budget)

@@ -27,7 +27,6 @@ def rows(images: int) -> tuple[Row, ...]:
       note="a dimension is named after the class with the most activation in training; "
       "an image gets the name of its largest f, each dimension divided by its standard "
       f"deviation. Chance: shuffled training labels; {few(images)}",
-      where=("f", "naming"),
       chance=("f", "naming_chance"),
       column="naming",
     ),
@@ -36,7 +35,6 @@ def rows(images: int) -> tuple[Row, ...]:
       "the same, gain over rotated axes",
       note=f"minus the mean over {ROTATIONS} random rotations of f, which keep "
       "distances and probes: what the choice of axes adds.",
-      where=("f", "axis_gain"),
       column="gain",
     ),
     row(
@@ -45,7 +43,6 @@ def rows(images: int) -> tuple[Row, ...]:
       note="share of the most frequent class among the images with the largest value "
       f"of a dimension ({BUDGET:.0%}, at most half of the smallest class), "
       "dimensions weighted by their mean square. Chance: shuffled labels.",
-      where=("f", "ewp"),
       chance=("f", "ewp_chance"),
       column="EWP",
     ),
@@ -53,7 +50,6 @@ def rows(images: int) -> tuple[Row, ...]:
       "ewp_gain",
       "the same, gain over rotated axes",
       note=f"minus the mean over {ROTATIONS} random rotations of f.",
-      where=("f", "ewp_gain"),
     ),
   )
 
@@ -94,21 +90,17 @@ def statistics(
   rows = rows.round().astype(np.int64)
   train_f, train_labels = train_f[rows], np.asarray(train_labels)[rows]
   labels = np.asarray(labels)
-  both = np.concatenate([train_f, f])
-  divided = len(train_f)
 
   def naming(x, train_y=train_labels):
-    return _naming(x, divided, train_y, labels, num_classes)
-
-  budget = purity_budget(labels)
+    return _naming(x, len(train_f), train_y, labels, num_classes)
 
   def ewp(x, y=labels):
-    return _ewp(x, y, num_classes, budget=budget)
+    return _ewp(x, y, num_classes, budget=purity_budget(labels))
 
   key, generator = numerics.key(seed), np.random.default_rng(seed)
   result = {}
   for name, gain_name, measure, features, y in (
-    ("naming", "axis_gain", naming, both, train_labels),
+    ("naming", "axis_gain", naming, np.concatenate([train_f, f]), train_labels),
     ("ewp", "ewp_gain", ewp, f, labels),
   ):
     with undefined_is_nan():
