@@ -4,11 +4,13 @@ NCL's features are unique up to a permutation of dimensions, CL's only up to a r
 two seeds of NCL should find the same dimensions in another order.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import ortho_group
 
 from ncl_jax import checks
 from ncl_jax.data.source import Source
@@ -22,42 +24,35 @@ ROTATIONS = 3
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """The alignment, and the correlations that it is made from."""
+  row = functools.partial(Row, group="Interpretability", lead=True)
   return (
-    Row(
+    row(
       "alignment",
       "cross-seed alignment",
-      "Interpretability",
-      "%",
-      "higher",
-      "correlation of the dimensions of two seeds, matched one to one on the training "
-      "images and weighted by variance, on a scale from rotated axes (0) to the same "
-      "axes (100).",
-      where=("f", "alignment"),
-      lead=True,
+      unit="%",
+      better="higher",
+      note="correlation of the dimensions of two seeds, matched one to one on the "
+      "training images and weighted by variance, on a scale from rotated axes (0) to "
+      "the same axes (100).",
     ),
     *(
-      Row(
+      row(
         f"axes_{layer}",
         f"cross-seed correlation, {layer}",
-        "Interpretability",
-        "",
-        "higher",
-        "correlation of the active dimensions of two seeds, matched one to one on the "
-        "training images, over the test images. Chance: images shuffled.",
+        better="higher",
+        note="correlation of the active dimensions of two seeds, matched one to one on "
+        "the training images, over the test images. Chance: images shuffled.",
         where=(layer, "correlation"),
         chance=(layer, "correlation_chance"),
-        lead=True,
       )
       for layer in LAYERS
     ),
-    Row(
+    row(
       "axes_f_rotated",
       "the same with axes rotated at random, f",
-      "Interpretability",
       note="what any axes reach that span as many directions: only what lies above it "
       "says that single dimensions came again.",
       where=("f", "correlation_rotated"),
-      lead=True,
     ),
   )
 
@@ -83,25 +78,22 @@ def evaluate(run: Run, *, other: Run) -> dict[str, Any]:
       f"{other.config.loss.transform} in {other.path}: axes compares runs of one method"
     )
   runs = (run, other.on(run.source))
-  result: dict[str, Any] = {
-    "settings": run.describe(
-      split="test",
-      matched_on="train",
-      other=str(other.path),
-      other_step=other.step,
-      other_seed=other.config.seed,
-      threshold=config.eval.threshold,
-      row_shuffles=SHUFFLES,
-      images=len(run.extract("test").labels),
-    )
-  }
-  for layer in LAYERS:
-    result[layer] = agreement(
+  settings = run.describe(
+    matched_on="train",
+    other=str(other.path),
+    other_step=other.step,
+    other_seed=other.config.seed,
+    threshold=config.eval.threshold,
+    row_shuffles=SHUFFLES,
+  )
+  return {"settings": settings} | {
+    layer: agreement(
       *(x.layer(layer, split) for split in ("train", "test") for x in runs),
       threshold=config.eval.threshold,
       seed=config.seed,
     )
-  return result
+    for layer in LAYERS
+  }
 
 
 def agreement(
@@ -139,29 +131,47 @@ def agreement(
     _chance (what matching on the very images that score adds), matched (number of
     pairs), active_dimensions and other_active_dimensions. NaN without any.
   """
-  for name, x in zip(
-    ("train_a", "train_b", "test_a", "test_b"),
-    (train_a, train_b, test_a, test_b),
-    strict=True,
-  ):
+  given = {"train_a": train_a, "train_b": train_b, "test_a": test_a, "test_b": test_b}
+  for name, x in given.items():
     checks.finite(name, x)
-  signed = any((x < 0).any() for x in (train_a, train_b, test_a, test_b))
+  signed = any((x < 0).any() for x in given.values())
   live_a, live_b = ((np.abs(x) > threshold).any(0) for x in (train_a, train_b))
-  train_a, test_a = train_a[:, live_a], test_a[:, live_a]
-  train_b, test_b = train_b[:, live_b], test_b[:, live_b]
-  a, b, one, other = map(_standardize, (train_a, train_b, test_a, test_b))
-  train, test = (_size(x.T @ y, signed) for x, y in ((a, b), (one, other)))
-  shares = _variance_shares(train_a)
-  rotated, level = _rotated((a, one), (train_b, test_b), shares, signed, seed)
-  found = _weighted(train, test, shares, _variance_shares(train_b))
-  chance, on_test_chance = _shuffled((a, one), (b, other), signed, seed)
+  a = [x[:, live_a] for x in (train_a, test_a)]
+  b = [x[:, live_b] for x in (train_b, test_b)]
+  shares = _variance_shares(a[0])
+  a, standard = [_standardize(x) for x in a], [_standardize(x) for x in b]
+
+  def correlations(other) -> tuple[np.ndarray, np.ndarray]:
+    """Of our dimensions with those of another, on train and on test."""
+    return a[0].T @ other[0], a[1].T @ other[1]
+
+  both = correlations(standard)
+  found = _matched(*both, signed, (shares, _variance_shares(b[0])))
+  # By axes at random: plain, and weighted by variance.
+  rotated = []
+  for i in range(ROTATIONS):
+    rng = np.random.default_rng([seed, i])
+    q = ortho_group.rvs(b[0].shape[1], random_state=rng)
+    turned = [x @ q for x in b]
+    c = correlations([_standardize(x) for x in turned])
+    # A rotated axis has no direction: its size alone counts, which is the higher level.
+    weighted = _matched(*c, True, (shares, _variance_shares(turned[0])))
+    rotated.append((_matched(*c, signed), weighted))
+  plain, level = (float(np.mean(x)) for x in zip(*rotated, strict=True))
+  # With the other's images shuffled: matched on train, on test.
+  rng, shuffled = np.random.default_rng(seed), []
+  for _ in range(SHUFFLES):
+    on_test, on_train = (rng.permutation(x) for x in reversed(standard))
+    train, test = correlations((on_train, on_test))
+    shuffled.append((_matched(train, test, signed), _matched(test, test, signed)))
+  chance, on_test_chance = (float(np.mean(x)) for x in zip(*shuffled, strict=True))
   return {
     # 0 / 0 where the rotated axes agree as well as the same: of a single direction.
     "alignment": float((found - level) / (1 - level)) if level < 1 - 1e-6 else np.nan,
-    "correlation": _matched(train, test),
+    "correlation": _matched(*both, signed),
     "correlation_chance": chance,
-    "correlation_rotated": rotated,
-    "correlation_matched_on_test": _matched(test, test),
+    "correlation_rotated": plain,
+    "correlation_matched_on_test": _matched(both[1], both[1], signed),
     "correlation_matched_on_test_chance": on_test_chance,
     "matched": int(min(live_a.sum(), live_b.sum())),
     "active_dimensions": int(live_a.sum()),
@@ -169,58 +179,19 @@ def agreement(
   }
 
 
-def _rotated(ours, theirs, shares, signed: bool, seed: int) -> tuple[float, float]:
-  """Mean correlations after random rotations of the other run: plain and weighted."""
-  plain, weighted = [], []
-  width = theirs[0].shape[1]
-  for i in range(ROTATIONS if width else 0):
-    q = _rotation(np.random.default_rng([seed, i]), width)
-    turned = [x @ q for x in theirs]
-    train, test = (x.T @ _standardize(y) for x, y in zip(ours, turned, strict=True))
-    plain.append(_matched(_size(train, signed), _size(test, signed)))
-    # A rotated axis has no direction: its size alone counts, which is the higher level.
-    sizes = np.abs(train), np.abs(test)
-    weighted.append(_weighted(*sizes, shares, _variance_shares(turned[0])))
-  if not plain:
-    return np.nan, np.nan
-  return float(np.mean(plain)), float(np.mean(weighted))
+def _matched(train, test, signed: bool, shares=None) -> float:
+  """Mean of `test`, or of sizes if signed, over the matching that is best for `train`.
 
-
-def _shuffled(ours, theirs, signed: bool, seed: int) -> tuple[float, float]:
-  """Mean correlations with the other's images shuffled: matched on train, on test."""
-  rng = np.random.default_rng(seed)
-  on_train, on_test = [], []
-  for _ in range(SHUFFLES):
-    test = _size(ours[1].T @ rng.permutation(theirs[1]), signed)
-    train = _size(ours[0].T @ rng.permutation(theirs[0]), signed)
-    on_train.append(_matched(train, test))
-    on_test.append(_matched(test, test))
-  return float(np.mean(on_train)), float(np.mean(on_test))
-
-
-def _size(correlation: np.ndarray, signed: bool) -> np.ndarray:
-  """Without the sign, which is arbitrary where features are signed."""
-  return np.abs(correlation) if signed else correlation
-
-
-def _matched(train: np.ndarray, test: np.ndarray) -> float:
-  """Mean of `test` over the matching that is best for `train`."""
-  return float(test[linear_sum_assignment(-train)].mean()) if test.size else np.nan
-
-
-def _weighted(train, test, shares_a, shares_b) -> float:
-  """The same with each pair weighted by its shares of the variance."""
+  Args:
+    shares: of the variance of both runs' dimensions, the weights of a pair.
+  """
   if not test.size:
     return np.nan
+  if signed:
+    train, test = np.abs(train), np.abs(test)
   rows, columns = linear_sum_assignment(-train)
-  weights = shares_a[rows] + shares_b[columns]
+  weights = None if shares is None else shares[0][rows] + shares[1][columns]
   return float(np.average(test[rows, columns], weights=weights))
-
-
-def _rotation(rng: np.random.Generator, width: int) -> np.ndarray:
-  """A rotation drawn uniformly, up to a reflection, [width, width]."""
-  q, r = np.linalg.qr(rng.normal(size=(width, width)))
-  return q * np.sign(np.diag(r))
 
 
 def _variance_shares(x: np.ndarray) -> np.ndarray:

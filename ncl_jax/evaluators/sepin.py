@@ -4,6 +4,7 @@ Dimensions are ranked on one half of the images and scored on the other. Of the 
 views: whether they activate the same dimensions.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,42 +24,37 @@ TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """SEPIN of f and the agreement of its views."""
+  row = functools.partial(Row, group="Interpretability")
   return (
     *(
-      Row(
+      row(
         f"sepin_{k}",
         f"SEPIN@{k}",
-        "Interpretability",
-        "",
-        "higher",
-        "information, in nats, that a dimension alone carries about an image: InfoNCE "
-        f"without it minus InfoNCE, temperature {config.loss.temperature:g}; mean of "
-        "the best, which the other half of the images chose. Chance: noise. The paper "
-        "states no unit: compare order and ratio.",
+        better="higher",
+        note="information, in nats, that a dimension alone carries about an image: "
+        f"InfoNCE without it minus InfoNCE, temperature {config.loss.temperature:g}; "
+        "mean of the best, which the other half of the images chose. Chance: noise. "
+        "The paper states no unit: compare order and ratio.",
         where=("f", f"sepin@{k}"),
         chance=("f", f"noise_sepin@{k}"),
         column={"1": "SEPIN@1", "all": "SEPIN"}.get(k, ""),
       )
       for k in (*map(str, KS), "all")
     ),
-    Row(
+    row(
       "view_agreement",
       "two views activate the same",
-      "Interpretability",
-      "%",
-      "higher",
-      "images that activate a dimension in both of two random views, as a share of "
-      "those that do in at least one; needs no labels. 100 % by construction for "
+      unit="%",
+      better="higher",
+      note="images that activate a dimension in both of two random views, as a share "
+      "of those that do in at least one; needs no labels. 100 % by construction for "
       "features that are never 0.",
-      where=("f", "view_agreement"),
     ),
-    Row(
+    row(
       "view_agreement_chance",
       "the same with views of different images",
-      "Interpretability",
-      "%",
+      unit="%",
       note="what as many active images reach by chance.",
-      where=("f", "view_agreement_chance"),
     ),
   )
 
@@ -90,7 +86,6 @@ def evaluate(run: Run) -> dict[str, Any]:
   batches = _batches(len(views[0].ids), config.seed)
   result: dict[str, Any] = {
     "settings": run.describe(
-      split="test",
       views="two of each image, as in training, network in evaluation mode",
       temperature=temperature,
       temperatures=list(TEMPERATURES),
@@ -105,42 +100,43 @@ def evaluate(run: Run) -> dict[str, Any]:
   }
   for layer in LAYERS:
     one, other = (view.layer(layer, config.loss.transform) for view in views)
-    values = statistics(one, other, batches, temperature)
     noise = _noise(
       one.shape, config.loss.transform if layer == "f" else "relu", config.seed
     )
     floor = statistics(*noise, batches, temperature)
-    result[layer] = (
-      values
-      | {f"noise_{name}": value for name, value in floor.items()}
-      | _agreement(one, other, config)
-      | {
-        "curve": [
-          {"temperature": t} | statistics(one, other, batches, t) for t in TEMPERATURES
-        ]
-      }
-    )
+    result[layer] = {
+      **statistics(one, other, batches, temperature),
+      **{f"noise_{name}": value for name, value in floor.items()},
+      **_agreement(one, other, config),
+      "curve": [
+        {"temperature": t} | statistics(one, other, batches, t) for t in TEMPERATURES
+      ],
+    }
   return result
 
 
 def dimensions(run: Run) -> np.ndarray:
   """SEPIN of each dimension of `f` on the test split, mean over batches: [D] nats."""
-  config = run.config
   views = run.extract_two_views("test")
-  one, other = (view.layer("f", config.loss.transform) for view in views)
-  batches = _batches(len(one), config.seed)
-  temperature = _temperature(run)
-  scores = [
-    metrics.sepin(one[rows], other[rows], temperature=temperature)
-    for half in batches
-    for rows in half
-  ]
-  return np.mean(scores, axis=0)
+  one, other = (view.layer("f", run.config.loss.transform) for view in views)
+  batches = _batches(len(one), run.config.seed)
+  scores = _scores(one, other, batches, _temperature(run))
+  return np.concatenate(scores).mean(0)
 
 
 def _temperature(run: Run) -> float:
   """The temperature of training; where it was learnt, the last."""
   return float(loss_lib.temperature(run.config, run.variables["params"]))
+
+
+def _scores(f_a, f_b, batches, temperature) -> np.ndarray:
+  """SEPIN of each dimension in each batch of each half, [2, batches, D]."""
+  return np.array(
+    [
+      [metrics.sepin(f_a[rows], f_b[rows], temperature=temperature) for rows in half]
+      for half in batches
+    ]
+  )
 
 
 def statistics(
@@ -160,27 +156,20 @@ def statistics(
   """
   checks.finite("f_a", f_a)
   checks.finite("f_b", f_b)
-  scores = np.array(
-    [
-      [metrics.sepin(f_a[rows], f_b[rows], temperature=temperature) for rows in half]
-      for half in batches
-    ]
-  )
+  scores = _scores(f_a, f_b, batches, temperature)
   mean = scores.mean(1)
   ks: dict[str, int | None] = {str(k): k for k in KS if k <= f_a.shape[1]}
   values = {}
   for name, k in (ks | {"all": None}).items():
-    honest = np.array(
-      [
-        metrics.sepin_at(batch, k, ranked_by=other)
-        for half, other in zip(scores, mean[::-1], strict=True)
-        for batch in half
-      ]
-    )
-    in_sample = np.mean([metrics.sepin_at(half, k) for half in mean])
-    values[f"sepin@{name}"] = float(honest.mean())
-    values[f"sepin@{name}_std"] = float(honest.std(ddof=1))
-    values[f"sepin@{name}_in_sample"] = float(in_sample)
+    honest = [
+      metrics.sepin_at(batch, k, ranked_by=other)
+      for half, other in zip(scores, mean[::-1], strict=True)
+      for batch in half
+    ]
+    in_sample = [metrics.sepin_at(half, k) for half in mean]
+    values[f"sepin@{name}"] = float(np.mean(honest))
+    values[f"sepin@{name}_std"] = float(np.std(honest, ddof=1))
+    values[f"sepin@{name}_in_sample"] = float(np.mean(in_sample))
   return values
 
 
@@ -203,10 +192,8 @@ def _agreement(one: np.ndarray, other: np.ndarray, config: ConfigDict) -> dict:
   values = {}
   for name, second in (("", other), ("_chance", shuffled)):
     found = np.asarray(metrics.view_agreement(one, second, config.eval.threshold))
-    live = ~np.isnan(found)
-    values[f"view_agreement{name}"] = (
-      float(found[live].mean()) if live.any() else np.nan
-    )
+    found = found[~np.isnan(found)]
+    values[f"view_agreement{name}"] = float(found.mean()) if found.size else np.nan
   return values
 
 
