@@ -25,14 +25,13 @@ def embed_texts(run: Run, texts: Sequence[str] | np.ndarray) -> np.ndarray:
   """
   config = run.config
   tokens = byte_tokenizer.encode(texts, config.text.length)
-  size, parts = config.eval.batch_size, []
-  for start in range(0, len(tokens), size):
-    rows = tokens[start : start + size]
-    padded = np.pad(rows, ((0, size - len(rows)), (0, 0)))
-    z = _embed_texts(config_lib.model(config), run.variables, padded)
-    f = features.embed(z, config.loss.transform)
-    parts.append(np.asarray(f)[: len(rows)])
-  found = np.concatenate(parts)
+  size, model = config.eval.batch_size, config_lib.model(config)
+  padded = np.pad(tokens, ((0, -len(tokens) % size), (0, 0)))
+  parts = [
+    features.embed(_embed_texts(model, run.variables, rows), config.loss.transform)
+    for rows in padded.reshape(-1, size, tokens.shape[1])
+  ]
+  found = np.concatenate(parts)[: len(tokens)]
   if bad := np.count_nonzero(~np.isfinite(found).all(1)):
     raise FloatingPointError(
       f"the features f of {bad} of {len(found)} texts hold NaN or infinity: nothing is "

@@ -46,55 +46,14 @@ SIDE = (
 def rows(config: ConfigDict, source: Source) -> tuple[Row, ...]:
   """Recall both ways, classes by their names, and of each side its dimensions."""
   one, other = sides(config, source)
-  found = _recall_rows(one, other, source.num_examples("test"))
-  if other != "partner":
-    for level in ("classes", *source.level_names):
-      found += _zero_shot_rows(level)
-  for key, label, unit, better, note in SIDE:
-    for side in (one, other):
-      # Each side apart: the other tower is no copy of the first.
-      found.append(
-        Row(
-          f"pairs:{side}:{key}",
-          f"{label}, {side}",
-          "Towers",
-          unit,
-          better,
-          f"of the test set's {side}s: {note}.",
-          where=(side, key),
-          chance=(side, f"{key}_chance")
-          if key in ("consistency_abs", "purity")
-          else (),
-          column={
-            f"{other}:sparsity": f"spars. {other}",
-            f"{other}:consistency_abs": f"cons. {other}",
-          }.get(f"{side}:{key}", ""),
-        )
-      )
-  found.append(
-    Row(
-      "pairs:both:active_dimensions",
-      "active in both",
-      "Towers",
-      "",
-      "higher",
-      f"dimensions that some {one} and some {other} activates.",
-      where=("both", "active_dimensions"),
-    )
-  )
-  return tuple(found)
-
-
-def _recall_rows(one: str, other: str, count: int) -> list[Row]:
+  row = functools.partial(Row, group="Pairs", unit="%", better="higher")
   same = "" if other == "partner" else " Those of one caption count as each other's."
-  return [
-    Row(
+  found = [
+    row(
       f"pairs:recall:{a}_to_{b}@{k}",
       f"recall@{k}, {a} to {b}",
-      "Pairs",
-      "%",
-      "higher",
-      f"share of {count} test pairs whose other half is among the k nearest.{same}",
+      note=f"share of {source.num_examples('test')} test pairs whose other half is "
+      f"among the k nearest.{same}",
       where=("recall", f"{a}_to_{b}@{k}"),
       chance=("chance", f"{a}_to_{b}@{k}"),
       column=f"to {b} @{k}" if k == KS[-1] else "",
@@ -102,28 +61,51 @@ def _recall_rows(one: str, other: str, count: int) -> list[Row]:
     for a, b in ((one, other), (other, one))
     for k in KS
   ]
-
-
-def _zero_shot_rows(level: str) -> list[Row]:
-  what = "zero-shot" if level == "classes" else f"zero-shot, {level}"
-  row = functools.partial(Row, group="Pairs", unit="%", better="higher")
-  return [
-    row(
-      f"pairs:zero_shot:{level}",
-      what,
-      note="the class whose name's features are nearest; chance: the largest class.",
-      where=("zero_shot", level),
-      chance=("zero_shot", f"{level}_largest"),
-      column="zero-shot" if level == "classes" else "",
-    ),
-    row(
-      f"pairs:zero_shot:{level}_mean",
-      f"{what}, mean over classes",
-      note="each class counts the same; chance: one of the classes.",
-      where=("zero_shot", f"{level}_mean"),
-      chance=("zero_shot", f"{level}_chance"),
-    ),
+  for level in () if other == "partner" else ("classes", *source.level_names):
+    what = "zero-shot" if level == "classes" else f"zero-shot, {level}"
+    found += [
+      row(
+        f"pairs:zero_shot:{level}",
+        what,
+        note="the class whose name's features are nearest; chance: the largest class.",
+        where=("zero_shot", level),
+        chance=("zero_shot", f"{level}_largest"),
+        column="zero-shot" if level == "classes" else "",
+      ),
+      row(
+        f"pairs:zero_shot:{level}_mean",
+        f"{what}, mean over classes",
+        note="each class counts the same; chance: one of the classes.",
+        where=("zero_shot", f"{level}_mean"),
+        chance=("zero_shot", f"{level}_chance"),
+      ),
+    ]
+  columns = {"sparsity": f"spars. {other}", "consistency_abs": f"cons. {other}"}
+  found += [
+    # Each side apart: the other tower is no copy of the first.
+    Row(
+      f"pairs:{side}:{key}",
+      f"{label}, {side}",
+      "Towers",
+      unit,
+      better,
+      f"of the test set's {side}s: {note}.",
+      where=(side, key),
+      chance=(side, f"{key}_chance") if key in ("consistency_abs", "purity") else (),
+      column=columns.get(key, "") if side == other else "",
+    )
+    for key, label, unit, better, note in SIDE
+    for side in (one, other)
   ]
+  both = Row(
+    "pairs:both:active_dimensions",
+    "active in both",
+    "Towers",
+    better="higher",
+    note=f"dimensions that some {one} and some {other} activates.",
+    where=("both", "active_dimensions"),
+  )
+  return (*found, both)
 
 
 @evaluator("pairs", rows=rows, labels=False, pairs=True)
@@ -145,52 +127,43 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
     and the words and images (positions, captions, texts) that activate it most.
   """
   config, source = run.config, run.source
-  test = source.split("test")
+  test, (one, other) = source.split("test"), sides(config, source)
   f = run.layer("f", "test")
-  one, other = sides(config, source)
+  words, by_word, zero_shot = [], None, {}
   if methods.of(config).captions:
-    assert isinstance(run, Run)  # two towers are a network
-    g = embed_texts(run, _captions(source))
-    groups = np.unique(_captions(source), return_inverse=True)[1]
+    assert isinstance(run, Run) and test.captions is not None  # of two towers
+    g = embed_texts(run, test.captions)
+    groups = np.unique(test.captions, return_inverse=True)[1]
+    if words := words_of(test.captions):
+      by_word = embed_texts(run, words)
+    zero_shot = {"zero_shot": _zero_shot(run, f)}
   else:
     assert test.partners is not None  # as `registry.lacks` has seen
     partners = test.partners(np.arange(len(test)), np.random.default_rng(0))
     g = embed_images(run, partners)
     groups = np.arange(len(f))
-  result: dict[str, Any] = {
-    "settings": run.describe(
-      split="test",
-      layer="f",
-      pairs=len(f),
-      threshold=config.eval.threshold,
-      activation_rate=config.eval.activation_rate,
-      ties="mean over all orders",
-    ),
-    "recall": _recall(f, g, groups, (one, other)),
+  settings: dict[str, Any] = {
+    "threshold": config.eval.threshold,
+    "activation_rate": config.eval.activation_rate,
   }
   nothing = np.zeros((len(f), 1), np.float32)
-  result["chance"] = _recall(nothing, nothing, groups, (one, other))
-  if isinstance(run, Run) and other != "partner":
-    result["zero_shot"] = _zero_shot(run, f)
-  for name, rows in ((one, f), (other, g)):
-    result[name] = feature_stats.statistics(
-      rows,
-      test.labels,
-      source.num_classes,
-      threshold=config.eval.threshold,
-      activation_rate=config.eval.activation_rate,
-      seed=config.seed,
-    )
-  live = (np.abs(f).max(0) > config.eval.threshold) & (
-    np.abs(g).max(0) > config.eval.threshold
-  )
-  result["both"] = {"active_dimensions": int(live.sum())}
-  words = words_of(_captions(source))
-  by_word = None
-  if isinstance(run, Run) and other != "partner" and words:
-    by_word = embed_texts(run, words)
-  result["dimensions"] = _dimensions(config, f, by_word, words, source)
-  return result
+  f_live, g_live = (np.abs(x).max(0) > config.eval.threshold for x in (f, g))
+  return {
+    "settings": run.describe(
+      layer="f", pairs=len(f), **settings, ties="mean over all orders"
+    ),
+    "recall": _recall(f, g, groups, (one, other)),
+    "chance": _recall(nothing, nothing, groups, (one, other)),
+    **zero_shot,
+    **{
+      side: feature_stats.statistics(
+        x, test.labels, source.num_classes, **settings, seed=config.seed
+      )
+      for side, x in ((one, f), (other, g))
+    },
+    "both": {"active_dimensions": int((f_live & g_live).sum())},
+    "dimensions": _dimensions(f, f_live, by_word, words, source),
+  }
 
 
 def _recall(
@@ -223,46 +196,41 @@ def words_of(captions: Iterable[str]) -> list[str]:
   )
 
 
-def _zero_shot(run, f):
+def _zero_shot(run: Run, f: np.ndarray) -> dict[str, float]:
   """Accuracy at each level whose classes have names."""
-  source = run.source
-  test = source.split("test")
+  test = run.source.split("test")
   found = {}
-  levels = {"": (test.labels, source.class_names)} | {
-    name: (test.levels[name], names) for name, names in source.level_names.items()
+  levels = {"classes": (test.labels, run.source.class_names)} | {
+    name: (test.levels[name], names) for name, names in run.source.level_names.items()
   }
-  for name, (labels, names) in levels.items():
+  for key, (labels, names) in levels.items():
+    known = labels[labels >= 0]
     # Names that are numbers are labels without names.
-    if not (labels >= 0).any() or all(name.isdecimal() for name in names):
+    if not known.size or all(name.isdecimal() for name in names):
       continue
     classes = embed_texts(run, names)
-    key = name or "classes"
-    known = labels[labels >= 0]
+    of_each = [
+      metrics.zero_shot(f, classes, np.where(labels == k, k, -1))
+      for k in np.unique(known)
+    ]
     found[key] = metrics.zero_shot(f, classes, labels)
     found[f"{key}_largest"] = float(np.bincount(known).max() / len(known))
-    found[f"{key}_mean"] = float(
-      np.mean(
-        [
-          metrics.zero_shot(f, classes, np.where(labels == k, k, -1))
-          for k in np.unique(known)
-        ]
-      )
-    )
+    found[f"{key}_mean"] = float(np.mean(of_each))
     found[f"{key}_chance"] = 1 / len(names)
   return found
 
 
-def _dimensions(config, f, by_word, words, source):
+def _dimensions(f, live, by_word, words, source) -> list[dict[str, Any]]:
   """Of each active dimension, the most active first: its words and images."""
   rows = []
-  captions = _captions(source)
-  texts = source.texts_of("test")
+  captions, texts = source.split("test").captions, source.texts_of("test")
   mean = f.mean(0)
-  live = np.flatnonzero(np.abs(f).max(0) > config.eval.threshold)
-  for d in live[np.argsort(-mean[live], kind="stable")]:
+  for d in np.argsort(-mean, kind="stable"):
+    if not live[d]:
+      continue
     images = _largest(f[:, d])
     row = {"dimension": int(d), "mean": float(mean[d]), "images": images.tolist()}
-    if len(captions):
+    if captions is not None:
       row["captions"] = [str(captions[n]) for n in images]
     if texts:
       row["texts"] = [texts[n] for n in images]
@@ -276,11 +244,6 @@ def _largest(values: np.ndarray) -> np.ndarray:
   """Positions of the largest values, those above 0 alone, largest first."""
   order = np.argsort(-values, kind="stable")[:TOP]
   return order[values[order] > 0]
-
-
-def _captions(source: Source) -> np.ndarray:
-  captions = source.split("test").captions
-  return np.array([], str) if captions is None else captions
 
 
 def text(row: dict[str, Any]) -> str:
