@@ -63,7 +63,6 @@ def evaluate(run: Run) -> dict[str, Any]:
   }
   return {
     "settings": run.describe(
-      split="test",
       images=size,
       factors=list(names),
       left_out=[name for name in split.levels if name not in names],
@@ -115,19 +114,17 @@ def principal(source: Source, width: int, seed: int) -> np.ndarray:
     for images in (source.split("train").images, source.split("test").images)
   )
   count = min(width, *train.shape)
-  return (
-    PCA(count, svd_solver="randomized", random_state=seed).fit(train).transform(test)
-  )
+  pca = PCA(count, svd_solver="randomized", random_state=seed)
+  return pca.fit(train).transform(test)
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
   """Markdown of several results."""
-  return _markdown(
-    {
-      label: {name: f"{value:.3g}" for name, value in scores.items()}
-      for label, scores in rows.items()
-    }
-  )
+  cells = {
+    label: {name: f"{value:.3g}" for name, value in scores.items()}
+    for label, scores in rows.items()
+  }
+  return _markdown(cells)
 
 
 def over_runs(groups: dict[str, list[dict[str, float]]]) -> str:

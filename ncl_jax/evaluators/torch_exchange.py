@@ -83,15 +83,7 @@ def import_torch(
     if checkpoints.latest_step() is not None:
       raise InputError(f"{path} has a checkpoint already: choose another --workdir")
     checkpoints.save(last, model=variables, train={"step": jnp.int32(last)})
-  leaves = jax.tree.leaves(variables)
-  logging.info(
-    "%d tensors, %d numbers, of %s are now step %d in %s",
-    len(leaves),
-    sum(x.size for x in leaves),
-    file,
-    last,
-    path,
-  )
+  logging.info("the network of %s is now step %d in %s", file, last, path)
   return path
 
 
@@ -165,20 +157,20 @@ def export_features(
 def _check_released(run: Run) -> None:
   """Raises unless the network is one that the released code has."""
   model = run.config.model
-  what = ""
-  if not model.projector:
-    what = "a network with no projector, which the released code cannot be without"
-  elif model.backbone in models.VITS:
-    what = f"a {model.backbone}, which the released code does not have"
-  elif model.projector_batch_norm or model.projector_layers != 2:
-    what = (
-      "a network with another projector than two linear layers, which the released "
-      "code does not have"
-    )
-  elif methods.of(run.config).captions:
-    what = "two towers, and the released code has one"
-  if what:
-    raise InputError(f"{run.path} is of {what}: --names=ours writes it")
+  for differs, what in (
+    (not model.projector, "no projector"),
+    (model.backbone in models.VITS, f"a {model.backbone}"),
+    (
+      model.projector_batch_norm or model.projector_layers != 2,
+      "another projector than two linear layers",
+    ),
+    (methods.of(run.config).captions, "two towers"),
+  ):
+    if differs:
+      raise InputError(
+        f"{run.path} has {what}, which the released code does not have: --names=ours "
+        "writes it"
+      )
 
 
 def _check_out(out: str | pathlib.Path, suffix: str) -> None:

@@ -13,22 +13,18 @@ from ncl_jax.runtime import checkpoint, jsonl
 from ncl_jax.training import workdir as workdir_lib
 
 POLL_SECONDS = 5.0
-REMINDER_SECONDS = 600.0
+REMINDER_SECONDS = 600
 
 
 def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
   """Evaluates every checkpoint of a run as it appears; returns when all are done.
 
-  A checkpoint that training deletes meanwhile is skipped. A failed evaluation is
-  logged, and the next one starts.
-
-  Args:
-    workdir: of a run, which may not have begun yet.
+  The run may not have begun yet. A checkpoint that training deletes meanwhile is
+  skipped. A failed evaluation is logged, and the next one starts.
 
   Raises:
     Failed: at the end, if an evaluation failed.
     InputError: in one of several processes.
-    Stopped: if an evaluation was asked to stop.
   """
   if jax.distributed.is_initialized():
     raise InputError("--watch is for one process: each may see another checkpoint")
@@ -52,14 +48,9 @@ def each(workdir: str | pathlib.Path, evaluate: Callable[[int], None]) -> None:
     raise Failed(f"{path}: of some checkpoints the evaluation failed:{lines}")
 
 
-def follow(path: pathlib.Path, poll_seconds: float = POLL_SECONDS) -> Iterator[int]:
-  """The steps of a run's checkpoints, each once, the oldest first, as they appear.
-
-  Yields:
-    Steps; ends after that of a complete training.
-  """
+def follow(path: pathlib.Path) -> Iterator[int]:
+  """The steps of a run's checkpoints as they appear, each once, up to the last."""
   seen: set[int] = set()
-  said = time.monotonic() - REMINDER_SECONDS
   while True:
     # Asked first: what was saved before it was complete is then in the list.
     complete = is_complete(path)
@@ -68,14 +59,12 @@ def follow(path: pathlib.Path, poll_seconds: float = POLL_SECONDS) -> Iterator[i
       seen.add(step)
       if step in checkpoint.steps(path):
         yield step
-    if new:
-      continue
-    if complete:
+    if complete and not new:
       return
-    if time.monotonic() - said >= REMINDER_SECONDS:
-      said = time.monotonic()
-      logging.info("waiting for the next checkpoint in %s", path)
-    time.sleep(poll_seconds)
+    if not new:
+      message = "waiting for the next checkpoint in %s"
+      logging.log_every_n_seconds(logging.INFO, message, REMINDER_SECONDS, path)
+      time.sleep(POLL_SECONDS)
 
 
 def is_complete(path: pathlib.Path) -> bool:
@@ -84,9 +73,7 @@ def is_complete(path: pathlib.Path) -> bool:
   if not steps:
     return False
   config = workdir_lib.read_config(path)
-  rows = jsonl.read(path / "metrics.jsonl")
-  if rows:
-    # A row has both its step and its epoch.
+  if rows := jsonl.read(path / "metrics.jsonl"):
     per_epoch = round(rows[-1]["step"] / rows[-1]["epoch"])
   else:
     # Imported, or stopped before the first row: count from the data.
