@@ -216,10 +216,11 @@ def test_the_probe_chooses_its_penalty_without_the_test_set(run):
 
 
 def test_results_are_appended_with_their_settings(run):
-  for _ in range(2):
-    execute.run(retrieval.evaluate, run.path, source=run.source)
+  made = [
+    execute.run(retrieval.evaluate, run.path, source=run.source) for _ in range(2)
+  ]
   rows = jsonl.read(run.path / "eval" / "retrieval.jsonl")
-  assert len(rows) == 2 and rows[0] == rows[1]
+  assert rows == [jsonl.to_json(row) for row in made] and rows[0] == rows[1]
   settings = rows[0]["settings"]
   assert rows[0]["step"] == run.step == 16
   assert (settings["k"], settings["split"], settings["images"]) == (10, "test", 45)
