@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ class Features:
   def __post_init__(self) -> None:
     """Refuses features that are not finite."""
     for name in ("h", "hidden", "z"):
-      _check_finite(name, getattr(self, name), self.ids)
+      check_finite(name, getattr(self, name), self.ids)
 
   def layer(self, name: str, transform: str) -> np.ndarray:
     """One layer as evaluators use it, [N, width] float32.
@@ -56,19 +56,22 @@ class Features:
     """
     if name == "f":
       f = np.asarray(embed(self.z, transform))
-      _check_finite(f"f = {transform}(z)", f, self.ids)
+      check_finite(f"f = {transform}(z)", f, self.ids)
       return f
     if name not in ("h", "hidden", "z"):
       raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
     return getattr(self, name)
 
 
-def _check_finite(name: str, x: np.ndarray, ids: np.ndarray) -> None:
+def check_finite(
+  name: str, x: np.ndarray, ids: Sequence[int] | np.ndarray, of: str = "image"
+) -> None:
+  """Raises a FloatingPointError that names the layer and the first image or text."""
   bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1))
   if bad.size:
     raise FloatingPointError(
-      f"the features {name} of {len(bad)} of {len(x)} images hold NaN or infinity, "
-      f"first of image {ids[bad[0]]}: nothing is measured. Use an earlier checkpoint, "
+      f"the features {name} of {len(bad)} of {len(x)} {of}s hold NaN or infinity, "
+      f"first of {of} {ids[bad[0]]}: nothing is measured. Use an earlier checkpoint, "
       "or train again with a lower learning rate or a higher temperature"
     )
 
@@ -138,7 +141,7 @@ def attention(
     [N, heads, rows, columns] float32, over the patches of the evaluation view.
   """
   maps = _collect(_attention, variables, source, split, network)["attention"]
-  _check_finite("attention", maps, np.arange(len(maps)))
+  check_finite("attention", maps, range(len(maps)))
   return maps
 
 

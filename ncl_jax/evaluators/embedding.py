@@ -32,11 +32,7 @@ def embed_texts(run: Run, texts: Sequence[str] | np.ndarray) -> np.ndarray:
     for rows in padded.reshape(-1, size, tokens.shape[1])
   ]
   found = np.concatenate(parts)[: len(tokens)]
-  if bad := np.count_nonzero(~np.isfinite(found).all(1)):
-    raise FloatingPointError(
-      f"the features f of {bad} of {len(found)} texts hold NaN or infinity: nothing is "
-      "measured. Use an earlier checkpoint, or train again with a lower learning rate"
-    )
+  features.check_finite("f", found, range(len(found)), "text")
   return found
 
 
