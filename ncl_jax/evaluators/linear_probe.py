@@ -74,7 +74,7 @@ def evaluate(
   for layer in layers:
     checks.choice("layer", layer, ALL_LAYERS)
   if protocol == "sgd":
-    return SGD(run, layers=layers, recipe=recipe, folder=folder)
+    return by_sgd(run, layers=layers, recipe=recipe, folder=folder)
   train, test = run.extract("train"), run.extract("test")
   settings = run.describe(
     fitted_on="train",
@@ -98,7 +98,7 @@ def evaluate(
 
 
 @evaluator("linear_probe_sgd", rows=rows_of_sgd, images=True, network=True, trains=True)
-def SGD(
+def by_sgd(
   run: Run,
   *,
   layers: tuple[str, ...] = LAYERS,
