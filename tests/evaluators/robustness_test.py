@@ -117,8 +117,7 @@ def test_all_images_of_a_set_in_one_part_count_where_a_class_is_shared(
     assert (seen["images"], seen["classes"]) == (15, 2)
 
 
-@pytest.mark.parametrize("batch", [1, 7, 16, 21])
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("batch", "devices"), [(1, 8), (7, 1), (16, 1), (21, 8)])
 def test_batches_and_devices_change_no_corrupted_image(
   batch, devices, config, variables, source
 ):
