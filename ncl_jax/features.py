@@ -9,9 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ncl_jax import augment, models, nonneg, numerics
+from ncl_jax import augment, checks, models, nonneg, numerics
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
 from ncl_jax.models import vit
 from ncl_jax.runtime import sharding as sharding_lib
 
@@ -54,12 +53,11 @@ class Features:
       FloatingPointError: if the transform of z is NaN or infinite, as "exp" is above
         88.
     """
+    checks.choice("layer", name, ("h", "hidden", "z", "f"))
     if name == "f":
       f = np.asarray(embed(self.z, transform))
       check_finite(f"f = {transform}(z)", f, self.ids)
       return f
-    if name not in ("h", "hidden", "z"):
-      raise InputError(f"layer is {name!r}: allowed are h, hidden, z, f")
     return getattr(self, name)
 
 

@@ -72,7 +72,7 @@ def test_layers(run):
   np.testing.assert_allclose(
     test.hidden @ last["kernel"] + last["bias"], test.z, atol=1e-5
   )
-  with pytest.raises(InputError, match="layer is 'g'"):
+  with pytest.raises(InputError, match="layer = 'g'"):
     test.layer("g", "relu")
 
 
