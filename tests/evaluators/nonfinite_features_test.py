@@ -20,6 +20,8 @@ from ncl_jax.evaluators import (
   feature_stats,
   logistic_regression,
   registry,
+  robustness,
+  selection,
   sepin,
   supervised,
 )
@@ -72,7 +74,12 @@ def evaluated(name, run):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_healthy_input_passes_a_debugger_that_stops_at_nan(run, monkeypatch, name):
+  # One of each kind.
   monkeypatch.setattr(corruptions, "names", lambda channels: ("contrast",))
+  monkeypatch.setattr(corruptions, "SEVERITIES", (5,))
+  monkeypatch.setattr(robustness, "LABEL_NOISE", (0.8,))
+  monkeypatch.setattr(robustness, "SHOTS", (1,))
+  monkeypatch.setattr(selection, "SHARES", (1 / 32, 1))
   with jax.debug_nans(True):
     row = evaluated(name, run)
   assert row["evaluator"] and row["step"] == 3
