@@ -27,15 +27,10 @@ needs, and exits.
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config",
-  None,
-  f"{cli.CONFIG}; with ncl,TRANSFORM after a colon for another transform",
-)
+_CONFIG = cli.define_config("ncl,TRANSFORM for another transform")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the comparison")
 _EVALUATORS = flags.DEFINE_list(
   "evaluators", "all", "all, or some, by the names in docs/evaluation.md"

@@ -9,13 +9,10 @@ the message lists the differences.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
-)
+_CONFIG = cli.define_config()
 _FILE = flags.DEFINE(cli.PATH, "file", None, "the checkpoint to read")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory to make")
 _CLASSIFIER = flags.DEFINE_bool(

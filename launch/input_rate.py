@@ -8,13 +8,10 @@ many cores it takes to supply one accelerator with the config's network.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
-)
+_CONFIG = cli.define_config()
 _BATCHES = flags.DEFINE_integer("batches", 20, "batches to time", lower_bound=1)
 _ACCELERATOR = flags.DEFINE_string(
   "accelerator", "TPU v5e", "accelerator to compare with"

@@ -17,14 +17,11 @@ import sys
 import tempfile
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
-)
+_CONFIG = cli.define_config()
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
 _SLICES = flags.DEFINE_integer(
   "slices", 1, "number of TPU slices of that topology", lower_bound=1

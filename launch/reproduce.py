@@ -12,13 +12,12 @@ verdict on each claim. The same command resumes after an interruption.
 import sys
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
 NAMES = ("cifar10", "cifar100", "imagenet100")
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, f"{cli.CONFIG}, of NCL")
+_CONFIG = cli.define_config()
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
 _EVALUATORS = flags.DEFINE_list(

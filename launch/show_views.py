@@ -9,13 +9,12 @@ settings come from the run, and the file is WORKDIR/views.png.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 from ncl_jax.host import paths
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, cli.CONFIG)
+_CONFIG = cli.define_config()
 cli.define_data_source()
 _WORKDIR = flags.DEFINE(
   cli.WORKDIR, "workdir", "", "instead of --config: work directory of a run"

@@ -12,13 +12,10 @@ pixels.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method where the grid has none"
-)
+_CONFIG = cli.define_config("the method where the grid has none")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the sweep")
 _GRID = flags.DEFINE_string("grid", None, "FIELD=VALUE,VALUE;FIELD=VALUE,...")
 _EVALUATORS = flags.DEFINE_list(

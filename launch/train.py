@@ -19,13 +19,10 @@ missing set of TensorFlow Datasets.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
-)
+_CONFIG = cli.define_config()
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of this run")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned run and exit")
 _PROFILE = flags.DEFINE_string(

@@ -13,14 +13,11 @@ used. The result is a work directory that all evaluators accept.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from ncl_jax import cli
 from ncl_jax.errors import InputError
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, f"{cli.CONFIG}; after a colon the method", lock_config=True
-)
+_CONFIG = cli.define_config()
 _BACKBONE = flags.DEFINE(
   cli.WORKDIR, "backbone", None, "file, or work directory of a run"
 )

@@ -1,7 +1,6 @@
 """Calls a program in this process as `python -m launch.NAME` would."""
 
 import contextlib
-import gc
 import io
 import pathlib
 import runpy
@@ -45,8 +44,6 @@ def call(program, *arguments):
   finally:
     sys.argv, sys.path = argv, path
     flagsaver.restore_flag_values(saved)
-    # A program ends with its process; here rubbish of earlier tests would stay.
-    gc.unfreeze()
     # Else the next config file is executed on top of this one's names.
     sys.modules.pop("config_config", None)
   return code, out.getvalue(), err.getvalue()

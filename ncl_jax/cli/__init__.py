@@ -3,11 +3,10 @@
 The exit codes are `errors.EXIT_CODES`; after 130 and 143 the same command goes on. A
 result that is printed and cannot be written is a failure.
 """
-# ruff: noqa: E402
 
 import contextlib
 import dataclasses
-import gc
+import functools
 import logging as python_logging
 import os
 import pathlib
@@ -17,13 +16,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Imported objects stay to the end. Collecting garbage among them would take a tenth of
-# the time of the imports below, so it is off meanwhile.
-_collecting = gc.isenabled()
-gc.disable()
-
 import jax
 from absl import flags, logging
+from ml_collections import config_flags
 
 from ncl_jax import data
 from ncl_jax.cli import arguments, usage
@@ -42,66 +37,42 @@ from ncl_jax.evaluators import watch
 from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import accelerator, compile_cache, distributed
 
-gc.freeze()  # or the next collection would look through all of them
-if _collecting:
-  gc.enable()
 
+class _Checked(flags.ArgumentParser):
+  """A text that a function accepts; of others it raises `InputError`."""
 
-class _Path(flags.ArgumentParser):
-  """A flag's text that is a path of this machine."""
-
-  syntactic_help = "a path"
-
-  def __init__(self, prefix: str = "") -> None:
-    """A `prefix` may stand before the path."""
-    self._prefix = prefix
-
-  def parse(self, argument: str) -> str:
-    paths.local(argument.removeprefix(self._prefix))
-    return argument
-
-
-class _Workdir(flags.ArgumentParser):
-  """A work directory, of this machine or in a bucket."""
-
-  syntactic_help = "a path or gs://BUCKET/FOLDER"
-
-  def parse(self, argument: str) -> str:
-    paths.absolute(argument)
-    return argument
-
-
-class _Workdirs(flags.ListParser):
-  """Several work directories, separated by commas."""
-
-  def parse(self, argument: Any) -> list[str]:
-    return [WORKDIR.parse(path) for path in super().parse(argument)]
-
-
-class _Source(flags.ArgumentParser):
-  """A data set, FORM:PATH."""
-
-  syntactic_help = "a data source"
+  def __init__(self, check: Callable[[str], Any], syntactic_help: str) -> None:
+    self._check, self.syntactic_help = check, syntactic_help
 
   def parse(self, argument: str) -> str:
     if argument:
-      data.check(argument)
+      self._check(argument)
     return argument
 
 
-class _Sources(flags.ListParser):
-  """Several data sets, separated by commas."""
+class _Several(flags.ListParser):
+  """Such texts, separated by commas."""
+
+  def __init__(self, item: _Checked) -> None:
+    super().__init__()
+    self._item = item
 
   def parse(self, argument: Any) -> list[str]:
-    return [SOURCE.parse(spec) for spec in super().parse(argument)]
+    return [self._item.parse(text) for text in super().parse(argument)]
+
+
+class _Ints(flags.ListParser):
+  def parse(self, argument: Any) -> tuple[int, ...]:
+    return tuple(map(int, super().parse(argument)))
 
 
 # Parsers for `flags.DEFINE`: they refuse an invalid path or data set at the start.
-PATH, SOURCE, SOURCES = _Path(), _Source(), _Sources()
-WORKDIR, WORKDIRS = _Workdir(), _Workdirs()
-ARRAYS = _Path("arrays:")
-# What --config takes.
-CONFIG = "name of a recipe, FILE.py, or the config.json of a run"
+PATH = _Checked(paths.local, "a path")
+ARRAYS = _Checked(lambda text: paths.local(text.removeprefix("arrays:")), "a path")
+WORKDIR = _Checked(paths.absolute, "a path or gs://BUCKET/FOLDER")
+WORKDIRS = _Several(WORKDIR)
+SOURCE = _Checked(data.check, "a data source")
+SOURCES = _Several(SOURCE)
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", "", "several processes: HOST:PORT of process 0"
@@ -177,6 +148,12 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
   run(evaluate, required=("workdir",))
 
 
+def define_config(after: str = "the method") -> flags.FlagHolder:
+  """Defines `--config`, with settings under it; `after`: what may follow a colon."""
+  text = f"name of a recipe, FILE.py, or a run's config.json; after a colon {after}"
+  return config_flags.DEFINE_config_file("config", None, text)
+
+
 def define_data_source() -> None:
   """Defines `--data_source`, for programs that read runs."""
   flags.DEFINE(
@@ -204,24 +181,13 @@ def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
-    tuple: flags.DEFINE_list,
+    tuple: functools.partial(flags.DEFINE, _Ints()),
   }
   holders = {
     field.name: define[type(field.default)](field.name, None, explained[field.name])
     for field in dataclasses.fields(kind)
   }
-
-  def given() -> dict[str, Any]:
-    values = {n: h.value for n, h in holders.items() if h.value is not None}
-    for name, value in values.items():
-      if isinstance(value, list):
-        try:
-          values[name] = tuple(int(v) for v in value)
-        except ValueError as error:
-          raise InputError(f"--{name}={','.join(value)}: allowed are ints") from error
-    return values
-
-  return given
+  return lambda: {n: h.value for n, h in holders.items() if h.value is not None}
 
 
 def _run(
@@ -246,9 +212,6 @@ def _run(
       timeouts=distributed.Timeouts(_START.value, _HEARTBEAT.value, _HANG.value),
     )
     accelerator.require()
-    # Collecting among what was imported since would take 7 % of the time until a warm
-    # first step.
-    gc.freeze()
     if "data_source" in flags.FLAGS:
       from ncl_jax.training import workdir
 

@@ -17,8 +17,8 @@ def usage(main: Callable[[], None], shared: set[str]) -> str:
   """
   module = sys.modules[main.__module__]
   by_module = flags.FLAGS.flags_by_module_dict()
-  # Those of checkpoints are defined here, where their program asks for them.
-  own = [*by_module.get(sys.argv[0], []), *by_module.get(__package__, [])]
+  # Those that several programs have are defined in this package.
+  own = [*by_module.get(__package__, []), *by_module.get(sys.argv[0], [])]
   lines = [(module.__doc__ or "").strip(), "", "Flags, written --NAME=VALUE:"]
   for flag in own:
     if flag.name not in shared:
