@@ -32,16 +32,13 @@ from ncl_jax import cli
 
 _CONFIG = cli.define_config("ncl,TRANSFORM for another transform")
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the comparison")
-_EVALUATORS = flags.DEFINE_list(
-  "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
-)
+_EVALUATORS = cli.define_evaluators()
 _CONTROLS = flags.DEFINE_list(
   "controls", "default", "controls to evaluate: default, all, or names"
 )
-_CONTROL_EVALUATORS = flags.DEFINE_list(
+_CONTROL_EVALUATORS = cli.define_evaluators(
   "control_evaluators",
-  "all",
-  "evaluators for controls that need no training; some of --evaluators",
+  "all, or some of --evaluators, for controls that need no training",
 )
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the plan and exit")
 _SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound=1)
@@ -49,19 +46,17 @@ _SEEDS = flags.DEFINE_integer("seeds", 1, "number of pairs of runs", lower_bound
 
 def main() -> None:
   """Compares."""
-  from ncl_jax.experiments import compare, compare_plan
+  from ncl_jax.experiments import compare
 
-  names = tuple(_EVALUATORS.value or ())
-  of_controls = tuple(_CONTROL_EVALUATORS.value or ())
   asked: dict[str, Any] = {
     "seeds": _SEEDS.value,
-    "evaluators": None if names == ("all",) else names,
+    "evaluators": _EVALUATORS(),
     "controls": tuple(_CONTROLS.value or ()),
-    "control_evaluators": None if of_controls == ("all",) else of_controls,
+    "control_evaluators": _CONTROL_EVALUATORS(),
   }
   config, workdir = _CONFIG.value, _WORKDIR.value or ""
   if _DRY_RUN.value:
-    print(compare_plan.describe(config, workdir, cli.recipe(), **asked))
+    print(compare.describe(config, workdir, cli.recipe(), **asked))
   else:
     print(compare.compare(config, workdir, **asked))
 

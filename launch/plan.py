@@ -12,14 +12,12 @@ roofline of a TPU is a bound. Compiling a large network to machine code takes mi
 
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 
 from absl import flags
 
 from ncl_jax import cli
-from ncl_jax.errors import InputError
 
 _CONFIG = cli.define_config()
 _TOPOLOGY = flags.DEFINE_string("topology", None, "v5e:4x4, v4:2x2x2, ..., or cpu:8")
@@ -27,8 +25,11 @@ _SLICES = flags.DEFINE_integer(
   "slices", 1, "number of TPU slices of that topology", lower_bound=1
 )
 _BATCH = flags.DEFINE_integer("batch", 0, "images in a global batch; 0: the config's")
-_SHAPE = flags.DEFINE_list(
-  "data_shape", [], "if data are missing: images,height,width,channels,classes"
+_SHAPE = flags.DEFINE(
+  cli.INTS,
+  "data_shape",
+  (),
+  "if data are missing: images,height,width,channels,classes",
 )
 _CODE = flags.DEFINE_bool("code", True, "compile to machine code")
 
@@ -40,22 +41,15 @@ def main() -> None:
   config = _CONFIG.value
   if _BATCH.value:
     config.train.batch_size = _BATCH.value
-  try:
-    shape = [int(side) for side in _SHAPE.value]
-  except ValueError as error:
-    raise InputError(f"--data_shape={','.join(_SHAPE.value)}: {error}") from error
-  dump = None
   topology = _TOPOLOGY.value or ""
-  if not _CODE.value or not topology.startswith("cpu"):
-    dump = pathlib.Path(tempfile.mkdtemp(prefix="plan-"))
-    memory_plan.dump_to(dump)
-  try:
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    dump = None
+    if not _CODE.value or not topology.startswith("cpu"):
+      dump = pathlib.Path(folder)
+      memory_plan.dump_to(dump)
     devices = targets.devices(topology, _SLICES.value)
-    source = targets.dummy_data(config, shape)
+    source = targets.dummy_data(config, _SHAPE.value or ())
     found = memory_plan.plan(config, source, devices, dump, _CODE.value)
-  finally:
-    if dump:
-      shutil.rmtree(dump, ignore_errors=True)
   title = f"{config.method.upper()} on {config.data.source}, {topology}"
   print(plan_page.text(found, title))
   if not _CODE.value:

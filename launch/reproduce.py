@@ -20,9 +20,7 @@ NAMES = ("cifar10", "cifar100", "imagenet100")
 _CONFIG = cli.define_config()
 _WORKDIR = flags.DEFINE(cli.WORKDIR, "workdir", None, "directory of the reproduction")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "number of pairs of runs", lower_bound=1)
-_EVALUATORS = flags.DEFINE_list(
-  "evaluators", "all", "all, or some, by the names in docs/evaluation.md"
-)
+_EVALUATORS = cli.define_evaluators()
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the planned runs and exit")
 
 
@@ -30,12 +28,11 @@ def main() -> None:
   """Reproduces."""
   from ncl_jax.experiments import reproduce
 
-  names = tuple(_EVALUATORS.value or ())
   text = reproduce.reproduce(
     _CONFIG.value,
     _WORKDIR.value or "",
     seeds=_SEEDS.value,
-    evaluators=None if names == ("all",) else names,
+    evaluators=_EVALUATORS(),
     dry_run=_DRY_RUN.value,
   )
   print(text)

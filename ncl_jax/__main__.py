@@ -14,7 +14,7 @@ from ncl_jax.host import paths
 
 def main() -> None:
   """Runs `ncl NAME --FLAG=VALUE ...`, as `python -m launch.NAME` does in a checkout."""
-  programs = {path.stem: path for path in sorted(_folder().glob("*.py"))}
+  programs = {path.stem: path for path in sorted(paths.shipped("launch").glob("*.py"))}
   name = sys.argv[1] if len(sys.argv) > 1 else "--help"
   if name in ("-h", "-help", "--help", "help"):
     try:
@@ -31,10 +31,6 @@ def main() -> None:
     hint = f"did you mean ncl {near[0]}?" if near else "ncl lists them"
     print(f"error: there is no program {name!r}: {hint}", file=sys.stderr)
     sys.exit(EXIT_INPUT)
-
-
-def _folder() -> pathlib.Path:
-  return paths.shipped("launch")
 
 
 def _listed(programs: dict[str, pathlib.Path]) -> str:

@@ -13,26 +13,16 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from absl import flags, logging
 from ml_collections import config_flags
 
-from ncl_jax import data
+from ncl_jax import data, errors
 from ncl_jax.cli import arguments, usage
 from ncl_jax.cli.arguments import recipe as recipe
-from ncl_jax.errors import (
-  EXIT_DIVERGED,
-  EXIT_FAILED,
-  EXIT_INPUT,
-  EXIT_INTERRUPTED,
-  Failed,
-  InputError,
-  SaveError,
-  Stopped,
-)
 from ncl_jax.evaluators import watch
 from ncl_jax.host import bucket, paths
 from ncl_jax.runtime import accelerator, compile_cache, distributed
@@ -62,7 +52,7 @@ class _Several(flags.ListParser):
 
 
 class _Ints(flags.ListParser):
-  def parse(self, argument: Any) -> tuple[int, ...]:
+  def parse(self, argument: Any) -> Any:
     return tuple(map(int, super().parse(argument)))
 
 
@@ -73,6 +63,7 @@ WORKDIR = _Checked(paths.absolute, "a path or gs://BUCKET/FOLDER")
 WORKDIRS = _Several(WORKDIR)
 SOURCE = _Checked(data.check, "a data source")
 SOURCES = _Several(SOURCE)
+INTS = _Ints()
 
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", "", "several processes: HOST:PORT of process 0"
@@ -113,10 +104,9 @@ def run(
     required: names of flags that must be given.
     fields: of the config, where it is not one of training.
   """
-  code = EXIT_FAILED
+  code = errors.EXIT_FAILED
   try:
-    with _without_noise():
-      code = _run(main, required, sys.argv, fields)
+    code = _run(main, required, fields)
   finally:
     _flush()
     distributed.leave(code)
@@ -140,7 +130,7 @@ def run_on_checkpoint(main: Callable[[str, int | None], None]) -> None:
     if not follow.value:
       main(workdir.value or "", step.value)
     elif step.value is not None:
-      raise InputError("--step and --watch: give one of them")
+      raise errors.InputError("--step and --watch: give one of them")
     else:
       watch.each(workdir.value or "", lambda found: main(workdir.value or "", found))
 
@@ -152,6 +142,15 @@ def define_config(after: str = "the method") -> flags.FlagHolder:
   """Defines `--config`, with settings under it; `after`: what may follow a colon."""
   text = f"name of a recipe, FILE.py, or a run's config.json; after a colon {after}"
   return config_flags.DEFINE_config_file("config", None, text)
+
+
+def define_evaluators(
+  name: str = "evaluators",
+  text: str = "all, or some, by the names in docs/evaluation.md",
+) -> Callable[[], tuple[str, ...] | None]:
+  """Defines a flag for names; gives a function that reads it, None for all."""
+  holder = flags.DEFINE_list(name, "all", text)
+  return lambda: None if holder.value == ["all"] else tuple(holder.value or ())
 
 
 def define_data_source() -> None:
@@ -181,7 +180,7 @@ def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
-    tuple: functools.partial(flags.DEFINE, _Ints()),
+    tuple: functools.partial(flags.DEFINE, INTS),
   }
   holders = {
     field.name: define[type(field.default)](field.name, None, explained[field.name])
@@ -191,16 +190,13 @@ def define_fields(kind: type) -> Callable[[], dict[str, Any]]:
 
 
 def _run(
-  main: Callable[[], None],
-  required: Sequence[str],
-  argv: list[str],
-  fields: Sequence[str] = (),
+  main: Callable[[], None], required: Sequence[str], fields: Sequence[str]
 ) -> int:
-  if any(argument in ("-h", "-help", "--help") for argument in argv[1:]):
+  if {"-h", "-help", "--help"} & {*sys.argv[1:]}:
     print(usage.usage(main, {flag.name for flag in (*_ON_MANY, *_TIMES)}))
     return 0
   try:
-    arguments.parse(required, argv, fields)
+    arguments.parse(required, sys.argv, fields)
     _set_up_log()
     distributed.hear_as_sigterm()
     compile_cache.set_up()
@@ -217,25 +213,27 @@ def _run(
 
       workdir.data_moved(flags.FLAGS.data_source)
     main()
-  except (InputError, FileNotFoundError, flags.Error) as error:
-    return _say(f"error: {_message(error)}", EXIT_INPUT)
+  except (errors.InputError, FileNotFoundError, flags.Error) as error:
+    return _say(f"error: {_message(error)}", errors.EXIT_INPUT)
   except FloatingPointError as error:
-    return _say(f"error: {error}", EXIT_DIVERGED)
-  except (Failed, SaveError) as error:
-    return _say(f"error: {error}", EXIT_FAILED)
-  except Stopped as reason:
+    return _say(f"error: {error}", errors.EXIT_DIVERGED)
+  except (errors.Failed, errors.SaveError) as error:
+    return _say(f"error: {error}", errors.EXIT_FAILED)
+  except errors.Stopped as reason:
     return _say(str(reason), reason.exit_code)
   except KeyboardInterrupt:
-    return _say("interrupted: run the same command again to go on", EXIT_INTERRUPTED)
+    return _say(
+      "interrupted: run the same command again to go on", errors.EXIT_INTERRUPTED
+    )
   except Exception as error:
     if failure := bucket.failure(error):
-      return _say(f"error: {failure}", EXIT_FAILED)
+      return _say(f"error: {failure}", errors.EXIT_FAILED)
     if not isinstance(error, OSError):
       raise
     # `errors.naming` gives the file where ours are written; else the place must do.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = error.filename or f"{frame.name} in {frame.filename}, line {frame.lineno}"
-    return _say(f"error: {place}: {error.strerror or error}", EXIT_FAILED)
+    return _say(f"error: {place}: {error.strerror or error}", errors.EXIT_FAILED)
   return 0
 
 
@@ -257,7 +255,7 @@ def _flush() -> None:
 def _message(error: Exception) -> str:
   """An error's text, without the traceback that config flags put around it."""
   text = str(error).strip()
-  _, ours, message = text.rpartition(f"{InputError.__module__}.InputError: ")
+  _, ours, message = text.rpartition(f"{errors.__name__}.InputError: ")
   if ours:
     return message
   for kind, allowed in (
@@ -287,25 +285,9 @@ def _set_up_log() -> None:
   def shown(record: python_logging.LogRecord) -> bool:
     if record.exc_info and {"orbax", "gcsfs"} & {*record.pathname.split(os.sep)}:
       return False
+    # Asking jax alone would start its backends, before their settings are made.
+    first = not jax.distributed.is_initialized() or jax.process_index() == 0
     ours = record.pathname.startswith(here)
-    return record.levelno >= python_logging.WARNING or (ours and _is_first_process())
+    return record.levelno >= python_logging.WARNING or (ours and first)
 
   handler.addFilter(shown)
-
-
-@contextlib.contextmanager
-def _without_noise() -> Iterator[None]:
-  """Leaves out what tensorstore prints of transfers that end after one has failed."""
-  shown = sys.unraisablehook
-  sys.unraisablehook = lambda raised: (
-    None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
-  )
-  try:
-    yield
-  finally:
-    sys.unraisablehook = shown
-
-
-def _is_first_process() -> bool:
-  # Asking jax alone would start its backends, before their settings are made.
-  return not jax.distributed.is_initialized() or jax.process_index() == 0

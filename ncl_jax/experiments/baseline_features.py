@@ -33,37 +33,23 @@ class Pixels(FeatureSource):
   mesh: Mesh
 
   def _extract(self, split: str) -> Features:
-    config = self.config
-    images, labels, ids = [], [], []
-    for batch in self.source.eval_batches(split, config.eval.batch_size):
-      x = batch["image"][batch["mask"]]
-      side = max(1, round(config.augment.eval_crop * min(x.shape[1:3])))
+    parts = []
+    for batch in self.source.eval_batches(split, self.config.eval.batch_size):
+      x, labels, ids = (batch[key][batch["mask"]] for key in ("image", "label", "id"))
+      side = max(1, round(self.config.augment.eval_crop * min(x.shape[1:3])))
       top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
-      x = x[:, top : top + side, left : left + side] / np.float32(255)
       step = max(1, side // PIXEL_SIDE)
       kept = side // step * step
-      blocks = x[:, :kept, :kept].reshape(
-        len(x), kept // step, step, kept // step, step, x.shape[-1]
-      )
-      images.append(blocks.mean((2, 4)).reshape(len(x), -1))
-      labels.append(batch["label"][batch["mask"]])
-      ids.append(batch["id"][batch["mask"]])
-    h = np.concatenate(images)
-    return Features(h, h, h, np.concatenate(labels), np.concatenate(ids))
+      x = x[:, top : top + kept, left : left + kept] / np.float32(255)
+      blocks = x.reshape(len(x), kept // step, step, kept // step, step, x.shape[-1])
+      parts.append((blocks.mean((2, 4)).reshape(len(x), -1), labels, ids))
+    h, labels, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Features(h, h, h, labels, ids)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Codes(FeatureSource):
-  """Features whose z is a function of a layer of others, fitted on training images.
-
-  Make them by `codes`.
-
-  Attributes:
-    config: of `base`, with the codes' width and no transform.
-    base: gives the layer, and h.
-    encode: [N, F] -> [N, width].
-    layer_name: "h", or "f" of a network without a transform.
-  """
+  """Features whose z is a function of a layer of others; `codes` makes them."""
 
   config: ConfigDict
   source: Source
@@ -88,7 +74,13 @@ def codes(
   width: int,
   layer: str = "h",
 ) -> Codes:
-  """Codes of a width; see `Codes` for the arguments."""
+  """Features of a width, without a transform.
+
+  Args:
+    base: gives the layer, and h.
+    encode: [N, F] -> [N, width].
+    layer: "h", or "f" of a network without a transform.
+  """
   config = widened(base.config, width, "identity")
   return Codes(config, base.source, base.mesh, base, encode, layer)
 
@@ -103,10 +95,7 @@ def widened(config: ConfigDict, width: int, transform: str) -> ConfigDict:
 
 
 def fitted(base: FeatureSource, kind: str) -> Codes | None:
-  """Codes of a kind of `FITS`, as wide as the run's projector at most.
-
-  Args:
-    base: gives h, which they are fitted to on training images.
+  """Codes of a kind of `KINDS`, fitted to h, as wide as the run's projector at most.
 
   Returns:
     None where there are none: NMF has no parts of values below 0, as a transformer's
@@ -119,26 +108,18 @@ def fitted(base: FeatureSource, kind: str) -> Codes | None:
   width = min(config_lib.widths(base.config)["z"], *h.shape)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # not converged: it stays a control
-    encode = FITS[kind](h, width, seed)
-  return codes(base, encode, width)
+    return codes(base, _encoder(kind, h, width, seed), width)
 
 
-def _pca(h: np.ndarray, width: int, seed: int) -> Callable:
-  from sklearn.decomposition import PCA  # two seconds that few runs need
+def _encoder(kind: str, h: np.ndarray, width: int, seed: int) -> Callable:
+  from sklearn import cluster, decomposition  # two seconds that few runs need
 
-  return PCA(width, random_state=seed).fit(h).transform
-
-
-def _nmf(h: np.ndarray, width: int, seed: int) -> Callable:
-  from sklearn.decomposition import MiniBatchNMF
-
-  return MiniBatchNMF(width, random_state=seed, max_iter=50).fit(h).transform
-
-
-def _kmeans(h: np.ndarray, width: int, seed: int) -> Callable:
-  from sklearn.cluster import MiniBatchKMeans
-
-  model = MiniBatchKMeans(width, random_state=seed, n_init=1).fit(h)
+  if kind == "pca":
+    return decomposition.PCA(width, random_state=seed).fit(h).transform
+  if kind == "nmf":
+    nmf = decomposition.MiniBatchNMF(width, random_state=seed, max_iter=50)
+    return nmf.fit(h).transform
+  model = cluster.MiniBatchKMeans(width, random_state=seed, n_init=1).fit(h)
 
   def encode(x: np.ndarray) -> np.ndarray:
     distance = model.transform(x)
@@ -147,10 +128,12 @@ def _kmeans(h: np.ndarray, width: int, seed: int) -> Callable:
   return encode
 
 
-FITS = {"pca": _pca, "nmf": _nmf, "kmeans": _kmeans}
-LABELS = {"pca": "PCA", "nmf": "NMF", "kmeans": "k-means"}
-NOTES = {
-  "pca": "the principal components",
-  "nmf": "the parts of a non-negative factorisation",
-  "kmeans": "how much nearer than on average each cluster is (Coates & Ng's triangle)",
+# (label, what its features are).
+KINDS = {
+  "pca": ("PCA", "the principal components"),
+  "nmf": ("NMF", "the parts of a non-negative factorisation"),
+  "kmeans": (
+    "k-means",
+    "how much nearer than on average each cluster is (Coates & Ng's triangle)",
+  ),
 }

@@ -1,7 +1,9 @@
 """CL against NCL: paired runs over seeds, the evaluators on each, one report."""
 
 import pathlib
+import shutil
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -10,19 +12,17 @@ from ncl_jax import checks, metrics, report
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import registry
+from ncl_jax.evaluators import finetune, linear_probe, registry
 from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import comparison as comparison_lib
 from ncl_jax.experiments import controls as controls_lib
-from ncl_jax.experiments import controls_table as controls_table_lib
 from ncl_jax.experiments.measurements import Measurements
 from ncl_jax.host import paths
-from ncl_jax.runtime import jsonl
-from ncl_jax.training import loop
+from ncl_jax.preflight import dry_run
+from ncl_jax.runtime import checkpoint, jsonl
+from ncl_jax.training import cost, loop
 from ncl_jax.training import workdir as workdir_lib
 
-# Controls that are trained: CL made sparse by a penalty, CL with as few dimensions.
-TRAINED = {"cl_l1": "CL + L1 penalty", "cl_narrow": "CL, NCL's active width"}
 # Weight of the penalty: of 0.001, 0.003, 0.01, 0.03, 0.1 the largest with which the
 # digits are learnt (neighbours on h within a point of CL; at 0.1 the loss never falls).
 L1 = 0.03
@@ -50,9 +50,9 @@ def compare(
     evaluators: of `registry.registered`, those that need two runs if there are several
       seeds; None for all that data and seeds allow.
     controls: names of `controls.CONTROLS`, which need no training ("default" and "all"
-      stand for several), and of `TRAINED`, two more runs per seed: CL with an L1
-      penalty, and CL at the width of NCL's active dimensions. The untrained network is
-      always among them.
+      stand for several), and of `controls.TRAINED`, two more runs per seed: CL with an
+      L1 penalty, and CL at the width of NCL's active dimensions. The untrained network
+      is always among them.
     control_evaluators: of `evaluators`, those that controls without training are given;
       None for all. Finetuning each of them takes longer than training CL and NCL.
 
@@ -68,20 +68,25 @@ def compare(
     config, evaluators, controls, control_evaluators
   )
   root = paths.absolute(workdir)
-  labels = comparison_lib.LABELS | TRAINED
   with workdir_lib.alone(root, "comparing"):
-    file = root / "measured.jsonl"
-    measured = Measurements(config, source, evaluators, file, labels)
-    runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
-    for seed in range(config.seed, config.seed + seeds):
-      for method, paths_of in runs.items():
-        path = root / f"seed{seed}" / method
-        paths_of.append(loop.train(_method_config(config, method, seed), path, source))
-    for i, pair in enumerate(zip(runs["cl"], runs["ncl"], strict=True)):
+    measured = Measurements(config, source, evaluators, root / "measured.jsonl")
+    runs = {
+      method: [
+        loop.train(
+          _method_config(config, method, seed), root / f"seed{seed}" / method, source
+        )
+        for seed in range(config.seed, config.seed + seeds)
+      ]
+      for method in ("cl", "ncl")
+    }
+    for i, (cl_path, ncl_path) in enumerate(zip(*runs.values(), strict=True)):
       seed = config.seed + i
-      opened = _measure_pair(measured, config, seed, pair, trained)
-      measured.controls(seed, opened, made, control_evaluators)
-      del opened  # with its features
+      cl, ncl = measured.run("cl", seed, cl_path), measured.run("ncl", seed, ncl_path)
+      for key in trained:
+        control = _trained_control(config, key, seed, ncl)
+        measured.run(key, seed, loop.train(control, ncl.path.parent / key, source))
+      measured.controls(seed, (cl, ncl), made, control_evaluators)
+      del cl, ncl  # with their features
     if seeds > 1 and "axes" in evaluators:
       for key, directories in runs.items():
         measured.alignment(key, directories)
@@ -98,17 +103,14 @@ def settle(
 
   Returns:
     The data, the evaluators, and the controls that need no training and that do.
-
-  Raises:
-    InputError: for settings that cannot work.
   """
   if config.method != "ncl" or config.loss.transform == "identity":
     raise InputError(
       f"compare needs an NCL config (CL is made from it), this is {config.method} "
       f"with the transform {config.loss.transform}"
     )
-  trained = tuple(key for key in TRAINED if key in controls)
-  made = controls_lib.chosen([key for key in controls if key not in TRAINED])
+  trained = tuple(key for key in controls_lib.TRAINED if key in controls)
+  made = controls_lib.chosen([key for key in controls if key not in trained])
   for name in evaluators or ():
     checks.choice("evaluator", name, tuple(registry.registered()))
   config_lib.validate(config)
@@ -127,23 +129,6 @@ def settle(
   return source, evaluators, made, trained
 
 
-def _measure_pair(
-  measured: Measurements,
-  config: ConfigDict,
-  seed: int,
-  pair: tuple[pathlib.Path, pathlib.Path],
-  trained: Sequence[str],
-) -> dict[str, Run]:
-  """Evaluates the runs of a seed, and trains and evaluates its trained controls."""
-  cl, ncl = pair
-  opened = {"cl": measured.run("cl", seed, cl), "ncl": measured.run("ncl", seed, ncl)}
-  for key in trained:
-    control = _trained_control(config, key, seed, opened["ncl"])
-    path = loop.train(control, ncl.parent / key, opened["ncl"].source)
-    measured.run(key, seed, path)
-  return opened
-
-
 def _reported(
   measured: Measurements,
   config: ConfigDict,
@@ -152,11 +137,8 @@ def _reported(
   runs: dict[str, list[pathlib.Path]],
 ) -> str:
   """Writes the report; gives its tables, or raises `Failed` with them."""
-  seeds = [config.seed + i for i in range(len(runs["cl"]))]
-  comparison = comparison_lib.comparison(config, source, runs, measured.results, seeds)
-  beneath = controls_table_lib.controls_table(
-    config, source, measured.results, measured.labels
-  )
+  comparison = comparison_lib.comparison(config, source, runs, measured.results)
+  beneath = comparison_lib.controls_table(config, source, measured.results)
   if jax.process_index() == 0:
     try:
       report.write(root / "report", comparison)
@@ -164,8 +146,8 @@ def _reported(
     # A disk that is full, or image files that are gone: the tables are printed anyway.
     except (OSError, InputError) as error:
       measured.failed["the report"] = str(error)
-  if measured.unkept:
-    measured.failed["keeping results"] = measured.unkept
+  if measured.cache.fault:
+    measured.failed["keeping results"] = measured.cache.fault
   text = (
     f"{report.table(comparison)}\n\n{beneath}\n\n"
     f"Report: {root / 'report' / 'index.html'}"
@@ -177,7 +159,6 @@ def _reported(
 
 
 def _method_config(config: ConfigDict, method: str, seed: int) -> ConfigDict:
-  """The settings of one run of the pair."""
   changed = config.copy_and_resolve_references()
   changed.seed = seed
   if method == "cl":
@@ -195,3 +176,88 @@ def _trained_control(config: ConfigDict, key: str, seed: int, ncl: Run) -> Confi
     live = metrics.active_dimensions(f, config.eval.threshold)
     changed.model.projector_out = max(2, int(live.sum()))
   return changed
+
+
+def describe(
+  config: ConfigDict,
+  workdir: str | pathlib.Path,
+  recipe: ConfigDict | None = None,
+  *,
+  seeds: int,
+  **asked: Any,
+) -> str:
+  """What a comparison would take: NCL's first run, and what the others add, as text.
+
+  Args:
+    config: as for `compare`.
+    recipe: what `config` was before settings were changed on the command line.
+    **asked: evaluators, controls and control_evaluators, as for `compare`.
+
+  Raises:
+    InputError: for all that would stop `compare` before it trains.
+  """
+  # Streamed: a plan decodes no images into a cache.
+  streamed = workdir_lib.streamed(config)
+  source, evaluators, made, trained = settle(streamed, **asked)
+  root = paths.absolute(workdir)
+  folders = {
+    (method, seed): root / f"seed{seed}" / method
+    for seed in range(config.seed, config.seed + seeds)
+    for method in ("cl", "ncl", *trained)
+  }
+  run = dry_run.describe(config, folders["ncl", config.seed], recipe, source)
+  resolved = config_lib.resolve(config, source)
+  forward = cost.image_flops(resolved, source) / (3 * config_lib.views(resolved))
+  per_epoch = source.steps_per_epoch(resolved.train.batch_size)
+  last = per_epoch * resolved.train.epochs
+  left = sum(last - max(checkpoint.steps(f), default=0) for f in folders.values())
+  training = left * cost.step_flops(resolved, source)
+  # Controls that only look at another's features cost little.
+  measuring = forward * (
+    len(folders) * _images(source, evaluators)
+    + seeds * _images(source, asked.get("control_evaluators") or evaluators)
+  )
+  work = (training, measuring)
+  cpu = [cost.duration(cost.cpu_seconds(resolved, x)) for x in work]
+  gpu = [cost.duration(x / cost.GPU_FLOPS) for x in work]
+  kept = resolved.train.keep_checkpoints
+  disk = len(folders) * (kept + 1) * dry_run.state_bytes(resolved, source)
+  return "\n".join(
+    [
+      run,
+      "",
+      f"Compare   {len(folders)} runs and {len(made)} controls a seed, in {root};\n"
+      f"          evaluated by {', '.join(evaluators)}",
+      f"Time      on two CPU cores about {cpu[0]} to train and {cpu[1]} to evaluate;\n"
+      f"          on a data-centre GPU {gpu[0]} and {gpu[1]} (estimated)",
+      *_disk(root, disk),
+    ]
+  )
+
+
+def _images(source: Source, evaluators: Sequence[str]) -> float:
+  """Forward passes that the evaluators make of one image each, for one network."""
+  train = source.num_examples("train")
+  total = float(train + source.num_examples("test"))
+  for name in evaluators:
+    found = registry.registered()[name]
+    if found.file == "finetune":
+      share = found.options.get("label_fraction", 1.0)
+      total += 3 * finetune.EPOCHS * share * train  # the backward pass counts twice
+    elif found.trains:
+      total += linear_probe.SGD_EPOCHS * train
+  return total
+
+
+def _disk(root: pathlib.Path, needed: int) -> list[str]:
+  if paths.in_bucket(root):
+    return [f"Disk      {dry_run.mib(needed)} of checkpoints"]
+  place = next(folder for folder in (root, *root.parents) if folder.exists())
+  free = shutil.disk_usage(place).free
+  lines = [f"Disk      {dry_run.mib(needed)} of checkpoints; {dry_run.mib(free)} free"]
+  if needed > free:
+    lines.append(
+      "          NOT ENOUGH: choose another --workdir, or lower "
+      "--config.train.keep_checkpoints"
+    )
+  return lines

@@ -1,9 +1,9 @@
-"""From evaluation results to the `Comparison` that a report is made from."""
+"""From evaluation results to what a report shows: `Comparison`, table of controls."""
 
 import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax
@@ -18,6 +18,7 @@ from ncl_jax.evaluators import registry
 from ncl_jax.evaluators.registry import Row
 from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import paper_numbers, training_notes
+from ncl_jax.experiments.controls import LABELS
 from ncl_jax.report import Comparison, Method
 from ncl_jax.report.explorer import thumbnails
 from ncl_jax.report.sweep import number
@@ -36,7 +37,8 @@ GLOSSARY = (
   ("f", "output of the projector after the transform, scaled to length 1"),
   ("dimension", "one entry of f; it is active on an example where it is not 0"),
 )
-LABELS = {"cl": "CL", "ncl": "NCL", "untrained": "untrained + transform"}
+# In the report; all controls are in the table beneath.
+METHODS = ("cl", "ncl", "untrained")
 
 
 def comparison(
@@ -44,18 +46,18 @@ def comparison(
   source: Source,
   runs: dict[str, list[pathlib.Path]],
   results: dict[str, list[dict[str, Any]]],
-  seeds: list[int],
 ) -> Comparison:
   """Everything that the report shows, as plain arrays."""
+  seeds = range(config.seed, config.seed + len(runs["cl"]))
   rows = tuple(
     row
     for row in registry.rows(config, source)
     if np.isfinite(
-      [registry.value(r, row) for method in LABELS for r in results[method]]
+      [registry.value(r, row) for method in METHODS for r in results[method]]
     ).any()
   )
   methods, labels = [], np.zeros(0)
-  for method in LABELS:
+  for method in METHODS:
     opened = open_run(runs.get(method, runs["ncl"])[0], source=source)
     run = opened.untrained() if method == "untrained" else opened
     labels = run.extract("test").labels
@@ -156,20 +158,19 @@ def _chance(
   source: Source, rows: Sequence[Row], results: list[dict[str, Any]], labels: np.ndarray
 ) -> dict[str, float]:
   """Chance levels by the row's key: of the classes alone, or as an evaluator found."""
-  chance: dict[str, float] = {}
-  counts = np.bincount(labels[labels >= 0]) if source.num_classes else np.zeros(0)
+  counts = np.bincount(labels[labels >= 0])
   shares = counts / max(counts.sum(), 1)
   of_classes = {}
-  if shares.any():
+  if source.num_classes and shares.any():
     of_classes[registry.SAME_CLASS] = float(np.sum(shares**2))
     of_classes[registry.LARGEST_CLASS] = float(shares.max())
-  for row in rows:
-    if row.chance in of_classes:
-      chance[row.key] = of_classes[row.chance]
-    elif row.chance and row.chance not in (registry.SAME_CLASS, registry.LARGEST_CLASS):
-      found = [number(r.get(row.evaluator, {}), row.chance) for r in results]
-      chance[row.key] = float(np.mean(found))
-  return chance
+  return {
+    row.key: of_classes[row.chance]
+    if row.chance in of_classes
+    else float(np.mean([number(r.get(row.evaluator, {}), row.chance) for r in results]))
+    for row in rows
+    if row.chance
+  }
 
 
 def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
@@ -200,3 +201,57 @@ def _remarks(config: ConfigDict, source: Source, seeds: int) -> tuple[str, ...]:
       "several seeds, cross-seed alignment need none."
     )
   return tuple(remarks)
+
+
+def controls_table(
+  config: ConfigDict,
+  source: Source,
+  results: Mapping[str, Sequence[dict[str, Any]]],
+) -> str:
+  """A line a method or control, a column a metric; means over seeds.
+
+  Columns and lines without a number are left out. The results are those of
+  `Measurements`.
+  """
+  rows = [row for row in registry.rows(config, source) if row.column]
+  means = np.array(
+    [
+      [np.mean([registry.value(result, row) for result in seeds]) for row in rows]
+      for seeds in results.values()
+    ]
+  )
+  shown = np.flatnonzero(np.isfinite(means).any(0))
+  cells = [["", *(rows[i].column for i in shown)]]
+  for method, mean in zip(results, means, strict=True):
+    if np.isfinite(mean).any():
+      cells.append([LABELS[method], *(_cell(mean[i], rows[i].unit) for i in shown)])
+  first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
+  lines = [
+    label.ljust(first)
+    + "".join(x.rjust(max(10, n + 2)) for x, n in zip(row, others, strict=True))
+    for label, *row in cells
+  ]
+  count = len(next(iter(results.values())))
+  lines += [
+    "",
+    f"Means over {count} seed(s); shares in per cent, naming: class named by the "
+    "strongest dimension, gain: that minus the same with axes rotated at random, EWP: "
+    "energy-weighted purity, cons.: class consistency, "
+    "purity: at a fixed activation rate, chance: consistency of shuffled labels.",
+  ]
+  if methods_lib.of(config).captions:
+    lines.append(
+      "Pairs and the other tower are left out of controls that change or replace the "
+      "first tower alone."
+    )
+  if source.texts:
+    lines.append("Controls made of pixels are left out: these are texts.")
+  return "\n".join(lines)
+
+
+def _cell(mean: float, unit: str) -> str:
+  if not np.isfinite(mean):
+    return "-"
+  if unit == "%":
+    return f"{100 * mean:.1f}"
+  return f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}"

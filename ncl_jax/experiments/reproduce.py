@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 import ncl_jax
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
-from ncl_jax.experiments import compare, compare_plan, paper_numbers
+from ncl_jax.experiments import compare, paper_numbers
 from ncl_jax.host import paths
 from ncl_jax.runtime import jsonl
 
@@ -29,37 +29,23 @@ ACCURACIES = {"probe_sgd_h": "linear probe", "finetune_h": "finetuning"}
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A statement about the means over seeds, made before the first run.
-
-  Attributes:
-    metric: a row of the table.
-    method: "cl", "ncl", or "ratio" or "gain" of NCL's to CL's.
-    low: the least that makes it true.
-    high: the most.
-  """
+  """A statement about the means over seeds, made before the first run."""
 
   text: str
-  metric: str
-  method: str
-  low: float
-  high: float | None = None
+  metric: str  # a row of the table
+  method: str  # "cl", "ncl", or "ratio" or "gain" of NCL's to CL's
+  low: float  # the least that makes it true
+  high: float = math.inf  # the most
 
   def holds(self, metrics: dict[str, Any]) -> tuple[float | None, bool | None]:
     """(number found, whether the claim is true); None where nothing was measured."""
     methods = metrics.get(self.metric, {}).get("methods", {})
-    cl, ncl = (methods.get(key, {}).get("mean") for key in ("cl", "ncl"))
-    found: float | None
-    if self.method in ("cl", "ncl"):
-      found = cl if self.method == "cl" else ncl
-    elif cl is None or ncl is None:
-      found = None
-    elif self.method == "gain":
-      found = ncl - cl
-    else:
-      found = ncl / cl if cl else math.inf
-    if found is None:
-      return None, None
-    return found, self.low <= found <= (math.inf if self.high is None else self.high)
+    values = {key: methods.get(key, {}).get("mean") for key in ("cl", "ncl")}
+    cl, ncl = values["cl"], values["ncl"]
+    if cl is not None and ncl is not None:
+      values |= {"gain": ncl - cl, "ratio": ncl / cl if cl else math.inf}
+    found = values.get(self.method)
+    return found, None if found is None else self.low <= found <= self.high
 
 
 def claims(config: ConfigDict) -> list[Claim]:
@@ -73,18 +59,24 @@ def claims(config: ConfigDict) -> list[Claim]:
   """
   expected = paper_numbers.expected(config)
   cl, ncl = expected.get("cl", {}), expected.get("ncl", {})
-  made = []
-  for method, numbers in expected.items():
-    for key, name in ACCURACIES.items():
-      if key in numbers and method in ("cl", "ncl"):
-        what = f"{method.upper()}'s {name} accuracy"
-        made.append(_near(what, key, method, numbers[key], ACCURACY))
+
+  def near(what: str, metric: str, method: str, by: float) -> Claim:
+    number = expected[method][metric]
+    text = f"{what} is {number:.3f}, within {by}"
+    return Claim(text, metric, method, number - by, number + by)
+
+  made = [
+    near(f"{method.upper()}'s {name} accuracy", key, method, ACCURACY)
+    for method in expected
+    for key, name in ACCURACIES.items()
+    if key in expected[method] and method in ("cl", "ncl")
+  ]
   for key, name in ACCURACIES.items():
     if key in cl and key in ncl:
       text = f"NCL's {name} accuracy is not below CL's"
       made.append(Claim(text, key, "gain", 0.0))
   if "sparsity" in ncl:
-    made.append(_near("NCL's sparsity", "sparsity", "ncl", ncl["sparsity"], SPARSITY))
+    made.append(near("NCL's sparsity", "sparsity", "ncl", SPARSITY))
   key = "consistency_positive"
   if key in cl and key in ncl:
     least = RATIO * ncl[key] / cl[key]
@@ -99,20 +91,17 @@ def claims(config: ConfigDict) -> list[Claim]:
   return made
 
 
-def _near(what: str, metric: str, method: str, number: float, by: float) -> Claim:
-  text = f"{what} is {number:.3f}, within {by}"
-  return Claim(text, metric, method, number - by, number + by)
-
-
-def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
+def _prepare(
+  config: ConfigDict, made: Sequence[Claim], path: pathlib.Path, seeds: int
+) -> None:
   """Writes the claims down, once; a directory with other claims is refused."""
-  made = claims(config)
-  document = {
-    "claims": [dataclasses.asdict(claim) for claim in made],
-    "seeds": seeds,
-    "config": json.loads(config_lib.to_json(config)),
-  }
-  text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+  text = _as_json(
+    {
+      "claims": [dataclasses.asdict(claim) for claim in made],
+      "seeds": seeds,
+      "config": json.loads(config_lib.to_json(config)),
+    }
+  )
   file = path / "claims.json"
   if file.exists():
     if json.loads(file.read_text(encoding="utf-8")) != json.loads(text):
@@ -123,7 +112,10 @@ def prepare(config: ConfigDict, path: pathlib.Path, seeds: int) -> list[Claim]:
   elif jax.process_index() == 0:
     paths.make(path)
     jsonl.replace(file, text)
-  return made
+
+
+def _as_json(document: dict[str, Any]) -> str:
+  return json.dumps(jsonl.to_json(document), indent=2, allow_nan=False) + "\n"
 
 
 def reproduce(
@@ -150,8 +142,10 @@ def reproduce(
   """
   config_lib.validate(config)
   path = paths.absolute(directory)
-  made = claims(config) if dry_run else prepare(config, path, seeds)
-  plan = compare_plan.describe(config, path, seeds=seeds, evaluators=evaluators)
+  made = claims(config)
+  if not dry_run:
+    _prepare(config, made, path, seeds)
+  plan = compare.describe(config, path, seeds=seeds, evaluators=evaluators)
   if dry_run:
     lines = "".join(f"\n          {claim.text}" for claim in made)
     return f"{plan}\nClaims{lines}"
@@ -159,27 +153,21 @@ def reproduce(
   for claim in made:
     logging.info("claimed: %s", claim.text)
   compare.compare(config, path, seeds=seeds, evaluators=evaluators)
-  return judge(path, made)
+  return _judge(path, made)
 
 
-def judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
-  """Compares the report with the claims, a line each; writes verdicts.json.
-
-  Args:
-    path: of a finished comparison.
-  """
+def _judge(path: pathlib.Path, made: Sequence[Claim]) -> str:
+  """Compares the report with the claims, a line each; writes verdicts.json."""
   report = json.loads((path / "report" / "report.json").read_text(encoding="utf-8"))
   rows, lines = [], []
   for claim in made:
     found, true = claim.holds(report["metrics"])
-    finite = found if found is not None and math.isfinite(found) else None
-    rows.append(dataclasses.asdict(claim) | {"found": finite, "holds": true})
+    rows.append(dataclasses.asdict(claim) | {"found": found, "holds": true})
     word = {True: "holds", False: "FAILS", None: "not measured"}[true]
     lines.append(
       f"{word:12}  {claim.text}" + (f"; found {found:.4g}" if found is not None else "")
     )
   if jax.process_index() == 0:
     document = {"ncl_jax": ncl_jax.__version__, "claims": rows}
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    jsonl.replace(path / "verdicts.json", text)
+    jsonl.replace(path / "verdicts.json", _as_json(document))
   return "\n".join(lines)

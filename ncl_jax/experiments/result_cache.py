@@ -2,13 +2,33 @@
 
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from absl import logging
 
+from ncl_jax.evaluators.registry import Evaluator
+from ncl_jax.evaluators.run import Run
 from ncl_jax.runtime import jsonl
+from ncl_jax.training import fingerprints
+
+
+def inputs(evaluator: Evaluator, runs: Sequence[Run]) -> dict[str, Any]:
+  """What an evaluator's result depends on: weights and settings, data, and code.
+
+  Args:
+    runs: the first one's data are read.
+  """
+  config, source = runs[0].config, runs[0].source
+  data = {"": fingerprints.data(source)} | evaluator.reads(config, source)
+  return {
+    "evaluator": evaluator.name,
+    # A run may have been trained anew.
+    "runs": [fingerprints.network(run.config, run.variables) for run in runs],
+    "data": data,
+    **fingerprints.versions(),
+  }
 
 
 class ResultCache:
@@ -31,8 +51,7 @@ class ResultCache:
     """The result of something: the one that is written down, or a new one.
 
     Args:
-      of: what is measured, and all that the result depends on, by `fingerprints`; as
-        JSON.
+      of: what is measured, and all that the result depends on, as JSON.
 
     Returns:
       The result as JSON reads it: a number that is undefined is None.

@@ -4,47 +4,28 @@ Each is fitted to CL's f of the training images (rows of unit length) and gets a
 dimensions, or as many active ones, as NCL has.
 """
 
-import dataclasses
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ncl_jax import config as config_lib
-from ncl_jax.errors import InputError
 from ncl_jax.evaluators.run import Run
-from ncl_jax.experiments import baseline_features, rotations
+from ncl_jax.experiments import baseline_features
 
 Encode = Callable[[np.ndarray], np.ndarray]
 FITTED_ROWS = 50_000  # training images at most
-SHARES = (0.95, 0.99)  # of the variance, that the directions of a rotation hold
 
 
-@dataclasses.dataclass(frozen=True)
-class Rival:
-  """A rival.
-
-  Attributes:
-    fit: from CL's f of training images, NCL's run and a seed to the features.
-  """
-
-  label: str
-  note: str
-  fit: Callable[[np.ndarray, Run, int], Encode]
+# From CL's f of training images, NCL's run and a seed to the features.
+Fit = Callable[[np.ndarray, Run, int], Encode]
 
 
-def rival(key: str, cl: Run, ncl: Run) -> baseline_features.Codes:
-  """The features of a rival, of `RIVALS`, for the runs of one seed: codes of CL's f.
-
-  Raises:
-    InputError: if `cl` has a transform.
-  """
-  if cl.config.loss.transform != "identity":
-    raise InputError(
-      f"{cl.path} has the transform {cl.config.loss.transform}: rivals are made of "
-      "CL's features, which have none"
-    )
+def rival(fit: Fit, cl: Run, ncl: Run) -> baseline_features.Codes:
+  """The features of a rival for the runs of one seed: codes of CL's f."""
   f = baseline_features.some_rows(cl.layer("f", "train"), cl.config.seed, FITTED_ROWS)
-  encode = RIVALS[key].fit(f, ncl, cl.config.seed)
+  encode = fit(f, ncl, cl.config.seed)
   return baseline_features.codes(cl, encode, encode(f[:1]).shape[1], "f")
 
 
@@ -70,14 +51,12 @@ def matched_rates(f: np.ndarray, rates: np.ndarray) -> Encode:
     of largest variance gets the largest rate; those for which no rate is left are 0.
   """
   order = np.argsort(-f.var(0), kind="stable")
-  falling = np.sort(rates[rates > 0])[::-1][: len(order)]
   cut = np.full(f.shape[1], np.inf)
-  for d, rate in zip(order, falling, strict=False):
+  for d, rate in zip(order, np.sort(rates[rates > 0])[::-1], strict=False):
     # Between the last that stays and the first that does not.
-    values = np.sort(f[:, d])[::-1]
-    stay = min(max(1, round(rate * len(values))), len(values))
-    below = values[stay] if stay < len(values) else values[-1] - 1e-6
-    cut[d] = (values[stay - 1] + below) / 2
+    values = np.append(np.sort(f[:, d])[::-1], f[:, d].min() - 1e-6)
+    stay = max(1, round(rate * len(f)))
+    cut[d] = values[stay - 1 : stay + 1].mean()
   return lambda x: np.maximum(x - cut, 0)
 
 
@@ -105,44 +84,59 @@ def kmeans(f: np.ndarray, width: int, active: int, seed: int) -> Encode:
   return encode
 
 
-def subspace(f: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-  """Mean [D] and the fewest principal directions [D, R] that hold a share of variance.
+def _principal(f: np.ndarray, share: float) -> Any:
+  from sklearn.decomposition import PCA
 
-  Args:
-    share: above 0 and at most 1.
-
-  >>> subspace(np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.1]]), 0.95)[1].shape
-  (2, 1)
-  """
-  f = np.asarray(f, np.float64)
-  mean = f.mean(0)
-  values, vectors = np.linalg.eigh((f - mean).T @ (f - mean))
-  values = np.maximum(values[::-1], 0)
-  held = np.cumsum(values)
-  keep = 1 + int(np.searchsorted(held, share * held[-1] * (1 - 1e-12)))
-  return mean, vectors[:, ::-1][:, : min(keep, len(values))]
+  return PCA(share, svd_solver="covariance_eigh").fit(np.asarray(f, np.float64))
 
 
 def pca(f: np.ndarray, share: float) -> Encode:
-  """Principal components that hold a share of the variance; see `subspace`."""
-  mean, directions = subspace(f, share)
-  return lambda x: (x - mean) @ directions
+  """The fewest principal components that hold a share of the variance."""
+  return _principal(f, share).transform
 
 
 def varimax(f: np.ndarray, share: float) -> Encode:
   """The same, rotated to the sparsest axes, long tails upwards."""
-  mean, directions = subspace(f, share)
-  z = (f - mean) @ directions
-  rotation = rotations.varimax(z)
-  axes = directions @ rotations.orient(z @ rotation, rotation)
-  return lambda x: (x - mean) @ axes
+  components = _principal(f, share)
+  rotation = sparse_axes(components.transform(f))
+  return lambda x: components.transform(x) @ rotation
+
+
+def sparse_axes(f: np.ndarray, iterations: int = 100) -> np.ndarray:
+  """The rotation R [D, D] that maximises `sum_j var_n((f R)_nj^2)`: varimax.
+
+  Each axis points where the longer tail is.
+
+  Args:
+    f: [N, D].
+
+  Reference: Kaiser 1958, "The varimax criterion for analytic rotation".
+  """
+  f = np.asarray(f, np.float64)
+  rotation, before = np.eye(f.shape[1]), 0.0
+  for _ in range(iterations):
+    turned = f @ rotation
+    slope = f.T @ (turned**3 - turned * np.mean(turned**2, 0))
+    u, s, v = np.linalg.svd(slope)
+    rotation, now = u @ v, s.sum()
+    if now < before * (1 + 1e-6):
+      break
+    before = now
+  turned = f @ rotation
+  third = np.mean((turned - turned.mean(0)) ** 3, 0)
+  return rotation * np.where(third < 0, -1.0, 1.0)
 
 
 def ica(f: np.ndarray, share: float, seed: int) -> Encode:
-  """Independent components in the same directions."""
-  mean, directions = subspace(f, share)
-  unmixing, centre = rotations.ica((f - mean) @ directions, seed)
-  return lambda x: ((x - mean) @ directions - centre) @ unmixing
+  """Independent components in the same directions, by FastICA."""
+  from sklearn.decomposition import FastICA
+
+  components = _principal(f, share)
+  model = FastICA(whiten="unit-variance", max_iter=200, random_state=seed)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # not converged: it stays a control
+    model.fit(components.transform(f))
+  return lambda x: model.transform(components.transform(x))
 
 
 def _kmeans_as_active(f: np.ndarray, ncl: Run, seed: int) -> Encode:
@@ -151,8 +145,8 @@ def _kmeans_as_active(f: np.ndarray, ncl: Run, seed: int) -> Encode:
   return kmeans(f, width, active, seed)
 
 
-def _varimax(share: float) -> Rival:
-  return Rival(
+def _varimax(share: float) -> tuple[str, str, Fit]:
+  return (
     f"varimax, {share:.0%}",
     f"centred, in the directions of {share:.0%} of the variance, rotated to sparse "
     "axes",
@@ -160,31 +154,35 @@ def _varimax(share: float) -> Rival:
   )
 
 
-RIVALS = {
-  "cl_both_signs": Rival(
-    "both signs", "f and -f, rectified", lambda f, ncl, seed: both_signs
+# (label, what it is of CL's f, fit).
+RIVALS: dict[str, tuple[str, str, Fit]] = {
+  "cl_both_signs": (
+    "both signs",
+    "f and -f, rectified",
+    lambda f, ncl, seed: both_signs,
   ),
-  "cl_matched_rates": Rival(
+  "cl_matched_rates": (
     "NCL's activation rates",
     "of each dimension the images above a value, as many as activate one of NCL's; "
     "CL's dimension of most variance has NCL's most frequent one's",
     lambda f, ncl, seed: matched_rates(f, _active(ncl).mean(0)),
   ),
-  "cl_kmeans": Rival(
+  "cl_kmeans": (
     "k-means",
     "as many clusters as NCL has dimensions; of each image as many of the nearest as "
     "NCL activates, at most",
     _kmeans_as_active,
   ),
-  **{f"cl_varimax_{share:.0%}".removesuffix("%"): _varimax(share) for share in SHARES},
-  "cl_pca": Rival(
-    f"PCA, {SHARES[0]:.0%}",
-    f"centred, in the directions of {SHARES[0]:.0%} of the variance",
-    lambda f, ncl, seed: pca(f, SHARES[0]),
+  "cl_varimax_95": _varimax(0.95),
+  "cl_varimax_99": _varimax(0.99),
+  "cl_pca": (
+    "PCA, 95%",
+    "centred, in the directions of 95% of the variance",
+    lambda f, ncl, seed: pca(f, 0.95),
   ),
-  "cl_ica": Rival(
-    f"ICA, {SHARES[0]:.0%}",
-    f"independent components in the directions of {SHARES[0]:.0%} of the variance",
-    lambda f, ncl, seed: ica(f, SHARES[0], seed),
+  "cl_ica": (
+    "ICA, 95%",
+    "independent components in the directions of 95% of the variance",
+    lambda f, ncl, seed: ica(f, 0.95, seed),
   ),
 }

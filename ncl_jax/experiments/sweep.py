@@ -15,12 +15,12 @@ from ncl_jax import checks, methods
 from ncl_jax import config as config_lib
 from ncl_jax.errors import Failed, InputError, Stopped
 from ncl_jax.evaluators import execute, knn, registry
-from ncl_jax.evaluators.run import Run, open_run
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import baseline_features, result_cache
 from ncl_jax.host import paths
 from ncl_jax.report import sweep as sweep_lib
-from ncl_jax.runtime import checkpoint, jsonl
-from ncl_jax.training import fingerprints, loop
+from ncl_jax.runtime import jsonl
+from ncl_jax.training import loop
 from ncl_jax.training import workdir as workdir_lib
 
 EVALUATORS = ("feature_stats", "knn")
@@ -29,15 +29,10 @@ METHOD = "method"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-  """One run of a grid.
+  """One run of a grid."""
 
-  Attributes:
-    settings: field -> value, those of the grid.
-    config: all settings.
-  """
-
-  settings: dict[str, Any]
-  config: ConfigDict
+  settings: dict[str, Any]  # field -> value, those of the grid
+  config: ConfigDict  # all settings
 
   @property
   def name(self) -> str:
@@ -46,10 +41,7 @@ class Trial:
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
-  """The grid of a command line.
-
-  Args:
-    text: fields with their values, "FIELD=VALUE,VALUE;FIELD=VALUE".
+  """The grid in "FIELD=VALUE,VALUE;FIELD=VALUE".
 
   Raises:
     InputError: if it is not of that form, or a value or field stands there twice.
@@ -172,36 +164,23 @@ def sweep(
   made = trials(config, parse_grid(grid), recipe)
   root = paths.absolute(workdir)
   with workdir_lib.alone(root, "sweeping"):
-    return _sweep(made, root, evaluators)
-
-
-def _sweep(made: Sequence[Trial], root: pathlib.Path, names: Sequence[str]) -> str:
-  """`sweep` of what was checked, in a directory that is held."""
-  known = result_cache.ResultCache(root / "measured.jsonl")
-  rows: list[dict[str, Any]] = []
-  fault = ""
-  for number, trial in enumerate(made, 1):
-    logging.info("trial %d of %d: %s", number, len(made), trial.name)
-    row: dict[str, Any] = {"trial": trial.name, "settings": trial.settings}
-    try:
-      row |= _measured(trial, root / trial.name, known, names)
-    except Stopped:
-      raise
-    # Whatever it is, the other trials still run.
-    except Exception as error:
-      if jax.process_count() > 1:
-        raise  # the other processes would wait for this one
-      logging.exception("the trial %s failed", trial.name)
-      row["failed"] = str(error)
-    rows.append(row)
-    if jax.process_index() == 0:
+    known = result_cache.ResultCache(root / "measured.jsonl")
+    rows: list[dict[str, Any]] = []
+    for number, trial in enumerate(made, 1):
+      logging.info("trial %d of %d: %s", number, len(made), trial.name)
+      row: dict[str, Any] = {"trial": trial.name, "settings": trial.settings}
       try:
-        jsonl.write(root / "sweep.jsonl", rows)
-        sweep_lib.write(root, rows)
-        fault = ""
-      except OSError as error:  # the table is printed all the same
-        fault = str(error)
-  fault = fault or known.fault
+        row |= _measured(trial, root / trial.name, known, evaluators)
+      except Stopped:
+        raise
+      # Whatever it is, the other trials still run.
+      except Exception as error:
+        if jax.process_count() > 1:
+          raise  # the other processes would wait for this one
+        logging.exception("the trial %s failed", trial.name)
+        row["failed"] = str(error)
+      rows.append(row)
+      fault = _write(root, rows) or known.fault
   text = f"{sweep_lib.table(rows)}\n\nFigure: {root / 'sweep.png'}"
   failed = [f"\n  {row['trial']}: {row['failed']}" for row in rows if "failed" in row]
   if fault:
@@ -209,6 +188,17 @@ def _sweep(made: Sequence[Trial], root: pathlib.Path, names: Sequence[str]) -> s
   if failed:
     raise Failed(f"{text}\n\ntrials that failed:{''.join(failed)}")
   return text
+
+
+def _write(root: pathlib.Path, rows: list[dict[str, Any]]) -> str:
+  """Why the files could not be written: the table is printed all the same."""
+  if jax.process_index() == 0:
+    try:
+      jsonl.write(root / "sweep.jsonl", rows)
+      sweep_lib.write(root, rows)
+    except OSError as error:
+      return str(error)
+  return ""
 
 
 def _measured(
@@ -220,54 +210,22 @@ def _measured(
   """Trains a trial, and gives what the evaluators find: evaluator -> result."""
   source = workdir_lib.kept_source(trial.config)
   loop.train(trial.config, path, source)
-  step = max(checkpoint.steps(path))
+  run = open_run(path, source=source)
+  found: dict[str, Any] = {"step": run.step}
 
-  @functools.cache
-  def run() -> Run:
-    return open_run(path, step, source)
+  def keep(name: str, evaluator: registry.Evaluator, measure: Callable) -> None:
+    inputs = result_cache.inputs(evaluator, [run])
+    of = {"trial": trial.name, "step": run.step, "of": name, **inputs}
+    found[name] = known.get(of, measure)
 
-  @functools.cache
-  def digest() -> str:
-    return fingerprints.network(run().config, run().variables)
-
-  found: dict[str, Any] = {"step": step}
   applicable = registry.applicable(trial.config, source)
   for name in (name for name in names if name in applicable):
     evaluator = registry.registered()[name]
     options = evaluator.options_in(path / "eval")
-
-    def measure(evaluator=evaluator, options=options):
-      return execute.evaluate(evaluator, run(), **options)
-
-    # Weights and settings too: a trial may have been trained anew.
-    of = {"trial": trial.name, "step": step, "evaluator": name, "run": digest()}
-    data = {"": fingerprints.data(source)}
-    of |= {"data": data | evaluator.reads(run().config, source)}
-    of |= fingerprints.versions()
-    found[name] = known.get(of, measure)
+    measure = functools.partial(execute.evaluate, evaluator, run, **options)
+    keep(name, evaluator, measure)
   if "knn" in found:
-    resolved = workdir_lib.read_config(path)
-    found["untrained"] = _control("untrained", resolved, source, known, run)
-    found["pixels"] = _control("pixels", resolved, source, known, run)
+    pixels = baseline_features.Pixels(run.config, source, run.mesh)
+    keep("untrained", knn.evaluate, lambda: knn.evaluate(run.untrained()))
+    keep("pixels", knn.evaluate, lambda: knn.evaluate(pixels))
   return found
-
-
-def _control(kind, config, source, known, run) -> dict[str, Any]:
-  """Nearest neighbours on h of the network before training, or on raw pixels."""
-  sections = ("data", "augment", "eval") + (("model",) if kind == "untrained" else ())
-  settings = {name: config[name].to_dict() for name in sections}
-  # The place of the data, which their fingerprint stands for.
-  settings["data"] = settings["data"] | {"source": ""}
-  if kind == "untrained":
-    settings["seed"] = config.seed
-
-  def measure():
-    opened = run()
-    pixels = baseline_features.Pixels(opened.config, opened.source, opened.mesh)
-    found = knn.evaluate(opened.untrained() if kind == "untrained" else pixels)
-    return {"h": {"accuracy": found["h"]["accuracy"]}}
-
-  of = {"control": kind, "settings": jsonl.to_json(settings)}
-  of |= {"data": fingerprints.data(source)}
-  of |= fingerprints.versions()
-  return known.get(of, measure)

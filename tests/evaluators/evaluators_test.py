@@ -315,6 +315,6 @@ def test_compare_trains_pairs_and_writes_the_report(tmp_path, monkeypatch):
   measured.write_text("".join(kept))
 
   # Without a control the report is written all the same, and the cause told.
-  monkeypatch.setattr(rivals, "rival", fail)
+  monkeypatch.setattr(rivals, "kmeans", fail)
   with pytest.raises(Failed, match="index.html[^$]*CL: k-means, seed 1: no such luck"):
     compare.compare(config, tmp_path / "out", seeds=2, evaluators=names)

@@ -14,7 +14,6 @@ from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import knn, registry
 from ncl_jax.experiments import comparison
-from ncl_jax.experiments import controls_table as controls_table_lib
 from ncl_jax.runtime import sharding as sharding_lib
 from ncl_jax.training import state as state_lib
 
@@ -163,9 +162,7 @@ def test_without_labels_a_comparison_says_what_needs_them_and_has_no_blanks():
   assert registry.applicable(config, source) == ("feature_stats", "sepin")
   statistics = {"sparsity": 0.5, "active_dimensions": 8, "orthogonality": 0.1}
   rows = [{"feature_stats": {"f": statistics}, "sepin": {"f": {"sepin@1": 0.2}}}]
-  text = controls_table_lib.controls_table(
-    config, source, {"cl": rows, "ncl": rows}, {"cl": "CL", "ncl": "NCL"}
-  )
+  text = comparison.controls_table(config, source, {"cl": rows, "ncl": rows})
   head, first, second = text.splitlines()[:3]
   assert head.split() == ["sparsity", "SEPIN@1", "active", "|C-I|"]
   assert first.split() == ["CL", "50.0", "0.2", "8", "0.1"]

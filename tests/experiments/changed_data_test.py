@@ -13,11 +13,10 @@ from programs import call
 from ncl_jax import config as config_lib
 from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import Failed, InputError
-from ncl_jax.evaluators import execute, knn, other_sets, supervised
+from ncl_jax.evaluators import execute, knn, other_sets, registry, supervised
 from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import explorer as explorer_lib
-from ncl_jax.experiments import sweep
-from ncl_jax.experiments.measurements import Measurements
+from ncl_jax.experiments import result_cache, sweep
 from ncl_jax.runtime import checkpoint, jsonl, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
@@ -129,9 +128,7 @@ def test_a_comparisons_key_holds_the_data_and_those_of_the_transfer(
 
   def key(name, source=source):
     run = Run(config, variables, source, None, tmp_path, 12)
-    programs = ("knn", "selection")
-    measured = Measurements(config, source, programs, tmp_path / "m.jsonl", {})
-    return measured._of("cl", 0, (run,), name)
+    return result_cache.inputs(registry.registered()[name], (run,))
 
   assert key("knn") == key("knn", dataclasses.replace(source, name="elsewhere"))
   for split in ("train", "test"):

@@ -3,22 +3,16 @@
 import json
 import math
 
-import jax
 import numpy as np
 import pytest
 import scipy.stats
 import tiny
 
-from ncl_jax import config as config_lib
-from ncl_jax.data import texts
-from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
 from ncl_jax.evaluators import embedding, pairs, registry
-from ncl_jax.evaluators.run import Run, open_run
+from ncl_jax.evaluators.run import open_run
 from ncl_jax.experiments import compare, controls
-from ncl_jax.models import byte_tokenizer
-from ncl_jax.runtime import jsonl, sharding
-from ncl_jax.training import state as state_lib
+from ncl_jax.runtime import jsonl
 
 THINGS = ("cat", "dog", "bus")
 KEY = "pairs:recall:text_to_caption@"
@@ -108,7 +102,7 @@ def test_controls_have_both_towers_or_no_pairs(compared):
   folder, text, _ = compared
   rows = jsonl.read(folder / "seed1" / "controls.jsonl")
   found = {row["control"]: row["results"] for row in rows}
-  # No BatchNorm to calibrate, no pixels, no NMF as h has values below 0.
+  # No pixels, and no NMF as h has values below 0.
   assert set(found) == {
     "untrained",
     *(
@@ -150,12 +144,12 @@ def test_a_map_after_training_is_put_on_both_towers(compared):
   folder = compared[0]
   cl = open_run(folder / "seed0" / "cl")
   ncl = open_run(folder / "seed0" / "ncl", source=cl.source)
-  control = controls.make("cl_varimax_transform", cl, ncl)
+  control = controls.CONTROLS["cl_varimax_transform"].make(cl, ncl)
   captions = cl.source.split("test").captions
   z = embedding.embed_texts(cl, captions)
   turned = embedding.embed_texts(control, captions)
   # The rotation by hand, from what the control does to the identity's features.
-  plain = controls.make("cl_varimax", cl, ncl)
+  plain = controls.CONTROLS["cl_varimax"].make(cl, ncl)
   axes = embedding.embed_texts(plain, captions)
   np.testing.assert_allclose(axes @ axes.T, z @ z.T, atol=1e-5)
   expected = np.maximum(axes, 0)
@@ -201,30 +195,3 @@ def test_rows_of_images_with_captions_and_of_partners():
   assert registry.paired(config, made)
   config.data.pair_factors = ("shape",)
   assert not registry.paired(config, made)
-
-
-def test_the_other_tower_is_calibrated_on_captions(tmp_path):
-  """BatchNorm in the projectors: what it saw are two captions, not their absence."""
-  n = np.arange(32)
-  split = Split(
-    texts.as_pictures(["a", "b"] * 16),
-    n % 2,
-    captions=np.array(["upper", "the lower half"])[n % 2],
-  )
-  made = Source("two", {"train": split, "test": split}, ("a", "b"), texts=True)
-  config = of_texts(tmp_path)
-  config.model.projector_batch_norm = True
-  config = config_lib.resolve(config, made)
-  mesh = sharding.make_mesh(jax.devices()[:1])
-  variables = state_lib.build(lambda: state_lib.init_variables(config, made), mesh)
-  run = Run(config, variables, made, mesh)
-  seen = controls.calibrate(run).variables["batch_stats"]
-  tokens = byte_tokenizer.encode(split.captions[:2], 16)
-  h = config_lib.model(config).apply(variables, tokens, method="embed_text")[0]
-  linear = variables["params"]["text_projector"]["linear1"]
-  one, other = np.asarray(h @ linear["kernel"] + linear["bias"][None], np.float64)
-  # The same mixture of both in every unit, about half of each.
-  mean = np.asarray(seen["text_projector"]["bn1"]["mean"])
-  shares = (mean - other) / (one - other)
-  np.testing.assert_allclose(shares, np.median(shares), atol=0.02)
-  assert 0.3 < np.median(shares) < 0.7

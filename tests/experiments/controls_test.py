@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import jax
 import numpy as np
 import pytest
 import tiny
@@ -17,13 +16,10 @@ from ncl_jax.evaluators.run import Run
 from ncl_jax.experiments import (
   baseline_features,
   compare,
+  comparison,
   controls,
   paper_numbers,
   rivals,
-  rotations,
-)
-from ncl_jax.experiments import (
-  controls_table as controls_table_lib,
 )
 from ncl_jax.runtime import sharding
 from ncl_jax.training import state as state_lib
@@ -51,7 +47,7 @@ def pair(source):
 
 @pytest.fixture(scope="module")
 def found(pair):
-  made = {key: controls.make(key, *pair) for key in controls.CONTROLS}
+  made = {key: control.make(*pair) for key, control in controls.CONTROLS.items()}
   return {key: features for key, features in made.items() if features}
 
 
@@ -72,7 +68,6 @@ def in_batches(control, source, batch_size):
 def test_all_that_the_protocol_asks_for_are_there(found):
   assert set(found) == {
     "untrained",
-    "untrained_calibrated",
     "cl_transform",
     "cl_both_signs",
     "cl_matched_rates",
@@ -125,7 +120,8 @@ def test_features_are_computed_once_for_all_rivals(pair, source, monkeypatch):
 
   monkeypatch.setattr(features, "extract", counting)
   cl, ncl = (dataclasses.replace(run) for run in pair)
-  made = [controls.make(key, cl, ncl) for key in ("cl_both_signs", "cl_pca", "h_pca")]
+  keys = ("cl_both_signs", "cl_pca", "h_pca")
+  made = [controls.CONTROLS[key].make(cl, ncl) for key in keys]
   for split in ("train", "test", "train"):
     for coded in made:
       coded.extract(split)
@@ -171,26 +167,6 @@ def test_large_pixels_are_means_of_blocks():
   np.testing.assert_allclose(seen.h, expected, atol=1e-6)
 
 
-def test_calibrated_statistics_are_those_of_the_images(found, pair, source):
-  _, ncl = pair
-  stats = found["untrained_calibrated"].variables["batch_stats"]["backbone"]["bn1"]
-  kernel = ncl.variables["params"]["backbone"]["conv1"]["kernel"]
-  mean = np.array(ncl.config.augment.mean)
-  std = np.array(ncl.config.augment.std)
-  x = (source.split("train").images / 255 - mean) / std
-  y = jax.lax.conv_general_dilated(
-    x.astype(np.float32),
-    kernel,
-    (1, 1),
-    ((2, 2), (2, 2)),
-    dimension_numbers=("NHWC", "HWIO", "NHWC"),
-  )
-  np.testing.assert_allclose(stats["mean"], np.mean(y, (0, 1, 2)), atol=0.02)
-  np.testing.assert_allclose(stats["var"], np.var(y, (0, 1, 2)), rtol=0.05)
-  before = ncl.variables["batch_stats"]["backbone"]["bn1"]["mean"]
-  np.testing.assert_array_equal(before, 0)
-
-
 def random_rotation(d, seed):
   q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
   return q * np.sign(np.diag(r))
@@ -200,9 +176,8 @@ def test_varimax_finds_sparse_axes_again():
   rng = np.random.default_rng(0)
   sparse = rng.exponential(size=(600, 5)) * (rng.random((600, 5)) < 0.2)
   q = random_rotation(5, seed=1)
-  rotation = rotations.varimax(sparse @ q)
+  rotation = rivals.sparse_axes(sparse @ q)
   np.testing.assert_allclose(rotation.T @ rotation, np.eye(5), atol=1e-10)
-  rotation = rotations.orient(sparse @ q @ rotation, rotation)
   # A permutation, with the long tails upwards.
   product = q @ rotation
   np.testing.assert_allclose(np.sort(product, 0)[-1], 1, atol=0.05)
@@ -277,8 +252,7 @@ def test_the_table_has_a_line_a_method_and_a_column_a_metric(source):
     return {"knn": {"h": {"accuracy": accuracy}, "f": {"accuracy": 0.5}}}
 
   results = {"cl": [result(0.25), result(0.75)], "pixels_pca": [result(1.0)] * 2}
-  labels = {"cl": "CL", "pixels_pca": "pixels: PCA"}
-  text = controls_table_lib.controls_table(tiny.config(), source, results, labels)
+  text = comparison.controls_table(tiny.config(), source, results)
   lines = [line.split() for line in text.splitlines()]
   assert lines[0] == ["knn", "h", "knn", "f"]
   assert lines[1] == ["CL", "50.0", "50.0"]
@@ -315,7 +289,7 @@ def test_controls_that_are_trained_are_cl_but_for_one_setting(pair, tmp_path):
   assert narrow.model.projector_out == max(2, (abs(f) > 1e-5).any(0).sum())
   narrow.model.projector_out = cl.model.projector_out
   assert config_lib.differences(cl, narrow) == []
-  assert set(compare.TRAINED) == {"cl_l1", "cl_narrow"}
+  assert set(controls.TRAINED) == {"cl_l1", "cl_narrow"}
   with pytest.raises(InputError, match="control.*'some'.*h_kmeans"):
     compare.compare(given, "unused", seeds=1, controls=("some",))
   given.data.source = f"arrays:{tiny.npz(tmp_path / 'tiny.npz')}"

@@ -1,20 +1,17 @@
 """The reproduction, on a tiny source: claims before, verdicts after."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import tiny
+from programs import call
 
+from ncl_jax import cli
 from ncl_jax import config as config_lib
 from ncl_jax.errors import InputError
 from ncl_jax.experiments import reproduce
 from ncl_jax.experiments.reproduce import Claim
 
-ROOT = pathlib.Path(__file__).parents[2]
 EXPECTED = {
   "cl": {"probe_sgd_h": 0.5, "finetune_h": 0.6, "consistency_positive": 0.1},
   "ncl": {
@@ -144,17 +141,12 @@ def test_a_dry_run_writes_nothing(tmp_path):
   assert not (tmp_path / "work").exists()
 
 
-def test_data_sets_go_by_name(tmp_path):
+def test_data_sets_go_by_name(tmp_path, monkeypatch):
+  monkeypatch.setattr(cli, "_set_up_log", lambda: None)
   tiny.npz(tmp_path / "tiny.npz")
   flags = [f"--config.data.source=arrays:{tmp_path / 'tiny.npz'}", "--dry_run"]
-  done = subprocess.run(
-    [sys.executable, "-m", "launch.reproduce", "cifar100", *flags]
-    + ["--config.train.batch_size=16", f"--workdir={tmp_path / 'work'}"]
-    + ["--config.augment.mean=()", "--config.augment.std=()"],
-    cwd=ROOT,
-    env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    capture_output=True,
-    text=True,
-  )
+  flags += ["--config.train.batch_size=16", f"--workdir={tmp_path / 'work'}"]
+  flags += ["--config.augment.mean=()", "--config.augment.std=()"]
+  code, _, err = call("reproduce", "cifar100", *flags)
   # The data are not CIFAR-100: known before anything is done.
-  assert done.returncode == 2 and "no numbers of the paper" in done.stderr
+  assert code == 2 and "no numbers of the paper" in err

@@ -12,7 +12,7 @@ from ncl_jax import cli
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source, Split
 from ncl_jax.errors import InputError
-from ncl_jax.experiments import compare_plan
+from ncl_jax.experiments import compare
 from ncl_jax.host import npz
 from ncl_jax.preflight import dry_run
 from ncl_jax.runtime import timing
@@ -118,7 +118,7 @@ def test_a_comparison_is_the_sum_of_its_runs(tmp_path):
   work = tmp_path / "new" / "out"
 
   def disk(**options):
-    text = compare_plan.describe(config, work, evaluators=("knn",), **options)
+    text = compare.describe(config, work, evaluators=("knn",), **options)
     runs, mebibytes = numbers(text, r"Compare   (\d+) runs[^$]*Disk      (\S+) MiB")
     return runs, mebibytes
 
@@ -130,7 +130,7 @@ def test_a_comparison_is_the_sum_of_its_runs(tmp_path):
     assert found == (runs, pytest.approx(kept * one, abs=0.6))
   with pytest.raises(InputError, match="compare needs an NCL config"):
     config_lib.set_method(config, "cl")
-    compare_plan.describe(config, work, seeds=1)
+    compare.describe(config, work, seeds=1)
   assert sorted(p.name for p in tmp_path.iterdir()) == ["set.npz"]
 
 

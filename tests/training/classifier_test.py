@@ -297,6 +297,6 @@ def test_a_network_without_a_projector_is_exported_by_our_names_alone(nce, tmp_p
 def test_what_needs_a_projector_or_pretraining_says_so(tmp_path):
   config = resolved("nce")
   with pytest.raises(InputError, match="no projector.*allowed are runs with one"):
-    controls.last_layer(Run(config, {"params": {}}, None, None), np.eye(2), 0.0, "relu")
+    controls.last_layer(Run(config, {"params": {}}, None, None), np.eye(2), "relu")
   with pytest.raises(InputError, match="config.method is nce.*init_from"):
     torch_exchange.import_torch(tiny.config("nce"), "no.pt", tmp_path / "run")
