@@ -1,7 +1,7 @@
 """The explorer of a run's test images, alone or next to another run's."""
 
-import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,22 +36,8 @@ def explore(
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.
   """
-  run = open_run(workdir, step)
-  opened = [run]
-  if versus:
-    other = open_run(versus, source=run.source)
-    seen, theirs = (x.config.data.to_dict() for x in (run, other))
-    # The same set may lie in two places.
-    if (
-      workdir_lib.recorded_data(run.path) == workdir_lib.recorded_data(other.path) != {}
-    ):
-      theirs = theirs | {"source": seen["source"]}
-    if seen != theirs:
-      raise InputError(
-        f"the runs are of different data: {seen} in {run.path}, {theirs} in"
-        f" {other.path}; allowed: two runs of the same"
-      )
-    opened.insert(0, other)
+  opened = open_runs(workdir, versus, step)
+  run = opened[-1]
   whole = run.source.split("test")
   ids = data.some(len(whole), data.IMAGES)
   split = whole if len(ids) == len(whole) else take(whole, ids)
@@ -64,10 +50,8 @@ def explore(
   if split.partners and not all(methods.of(x.config).captions for x in opened):
     partners = split.partners(np.arange(len(ids)), np.random.default_rng(0))
   sides = tuple(
-    dataclasses.replace(
-      _side(x, label, ids, sepin), **_others(x, split.captions, words, partners)
-    )
-    for x, label in zip(opened, _labels(opened), strict=True)
+    _side(x, label, ids, sepin, (split.captions, words), partners)
+    for x, label in zip(opened, labels(opened), strict=True)
   )
   page = explorer.Exploration(
     title=f"{run.source.title}: {' and '.join(side.label for side in sides)}",
@@ -86,7 +70,30 @@ def explore(
   return explorer.write(out or run.path / "explorer.html", page)
 
 
-def _labels(opened: list[Run]) -> list[str]:
+def open_runs(
+  workdir: str | pathlib.Path,
+  versus: str | pathlib.Path | None,
+  step: int | None = None,
+) -> list[Run]:
+  """A run, after the one that it is compared with, if any."""
+  run = open_run(workdir, step)
+  if not versus:
+    return [run]
+  other = open_run(versus, source=run.source)
+  seen, theirs = (x.config.data.to_dict() for x in (run, other))
+  # The same set may lie in two places.
+  if workdir_lib.recorded_data(run.path) == workdir_lib.recorded_data(other.path) != {}:
+    theirs = theirs | {"source": seen["source"]}
+  if seen != theirs:
+    raise InputError(
+      f"the runs are of different data: {seen} in {run.path}, {theirs} in {other.path};"
+      " allowed: two runs of the same"
+    )
+  return [other, run]
+
+
+def labels(opened: Sequence[Run]) -> list[str]:
+  """What tells the runs apart: the methods or, if they are the same, the places."""
   names = [run.config.method.upper() for run in opened]
   if len(set(names)) == len(names):
     return names
@@ -96,32 +103,25 @@ def _labels(opened: list[Run]) -> list[str]:
   ]
 
 
-def _side(run: Run, label: str, ids: np.ndarray, sepin: bool) -> explorer.Side:
-  f = run.layer("f", "test")
-  scores = sepin_lib.dimensions(run) if sepin else None
-  side = explorer.Side(label, f[ids], scores)
-  if run.config.model.backbone not in models.VITS:
-    return side
-  maps = features.attention(run.variables, run.source, "test", run.network())
-  seen = run.config.augment.eval_crop
-  return dataclasses.replace(side, attention=maps[ids], seen=seen)
-
-
-def _others(
+def _side(
   run: Run,
-  captions: np.ndarray | None,
-  words: tuple[str, ...],
+  label: str,
+  ids: np.ndarray,
+  sepin: bool,
+  texts: tuple[np.ndarray | None, tuple[str, ...]],
   partners: np.ndarray | None,
-) -> dict[str, Any]:
-  """Features of what is paired with the images, by the run's other tower."""
+) -> explorer.Side:
+  """A run's features of the images, and of what is paired with them."""
+  more: dict[str, Any] = {}
+  if run.config.model.backbone in models.VITS:
+    maps = features.attention(run.variables, run.source, "test", run.network())
+    more |= {"attention": maps[ids], "seen": run.config.augment.eval_crop}
   if methods.of(run.config).captions:
     # As trained: whole captions. And words alone, as they name what a dimension is.
-    texts = {"captions": captions, "words": words}
-    return {
-      name: embedding.embed_texts(run, rows)
-      for name, rows in texts.items()
-      if rows is not None and len(rows)
-    }
-  if partners is None:
-    return {}
-  return {"partners": embedding.embed_images(run, partners)}
+    for name, rows in zip(("captions", "words"), texts, strict=True):
+      if rows is not None and len(rows):
+        more[name] = embedding.embed_texts(run, rows)
+  elif partners is not None:
+    more["partners"] = embedding.embed_images(run, partners)
+  scores = sepin_lib.dimensions(run) if sepin else None
+  return explorer.Side(label, run.layer("f", "test")[ids], scores, **more)

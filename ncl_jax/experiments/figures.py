@@ -1,10 +1,8 @@
 """Every figure of two runs, from their work directories."""
 
 import pathlib
-from collections.abc import Sequence
 
-from ncl_jax.errors import InputError
-from ncl_jax.evaluators.run import open_run
+from ncl_jax.experiments import explorer
 from ncl_jax.host import paths
 from ncl_jax.report import figures
 from ncl_jax.report.comparison import Comparison, Method
@@ -28,23 +26,19 @@ def draw(
     FileNotFoundError: if a directory has no config or no checkpoint.
     InputError: if the two runs are not of the same data.
   """
-  method = open_run(workdir)
-  baseline = open_run(versus, source=method.source)
-  if method.config.data.to_dict() != baseline.config.data.to_dict():
-    raise InputError(
-      f"{method.path} and {baseline.path} are runs of different data; allowed: of the"
-      " same"
-    )
-  source = method.source
+  opened = explorer.open_runs(workdir, versus)
+  run = opened[-1]
+  source, config, test = run.source, run.config, run.extract("test")
   methods, layers = [], []
-  for key, run in (("baseline", baseline), ("method", method)):
-    test, f = run.extract("test"), run.layer("f", "test")
-    label = run.config.method.upper()
-    if method.config.method == baseline.config.method:
-      label = f"{label} {run.path.parent.name}/{run.path.name}"
-    curve = tuple(jsonl.read(run.path / "metrics.jsonl"))
-    methods.append(Method(key, label, {}, curve, f))
-    layers += [(f"{label}: h", test.h), (f"{label}: f", f)]
+  for key, x, label in zip(
+    ("baseline", "method"), opened, explorer.labels(opened), strict=True
+  ):
+    curve = tuple(jsonl.read(x.path / "metrics.jsonl"))
+    methods.append(Method(key, label, {}, curve, x.layer("f", "test")))
+    layers += [
+      (f"{label}: h", x.extract("test").h),
+      (f"{label}: f", methods[-1].features),
+    ]
   split = source.split("test")
   comparison = Comparison(
     title=source.title,
@@ -54,41 +48,32 @@ def draw(
     methods=tuple(methods),
     chance={},
     expected={},
-    seeds=(method.config.seed,),
+    seeds=(config.seed,),
     labels=test.labels,
     images=split.pictures(thumbnails.SIDE),
     class_names=source.class_names,
     texts=tuple(source.texts_of("test")),
-    threshold=method.config.eval.threshold,
+    threshold=config.eval.threshold,
   )
-  rows = [
-    jsonl.read(run.path / "eval" / "selection.jsonl") for run in (baseline, method)
-  ]
+  rows = [jsonl.read(x.path / "eval" / "selection.jsonl") for x in opened]
   results = [row[-1] if row else None for row in rows]
   tested = {method.label: [classifiers.points(method.curve)] for method in methods}
   pictures = [
     *figures.draw(comparison),
     runs.activations(comparison),
-    runs.maps(comparison, layers, method.config.seed),
+    runs.maps(comparison, layers, config.seed),
     runs.selection_curve(comparison, results),
     classifiers.draw({source.title: tested})
     if all(map(any, tested.values()))
     else None,
   ]
-  folder = paths.absolute(out or method.path / "figures")
-  return _written([x for x in pictures if x is not None], folder)
-
-
-def _written(
-  pictures: Sequence[drawing.Picture], folder: pathlib.Path
-) -> list[pathlib.Path]:
-  """The PNG and the SVG of each picture."""
+  folder = paths.absolute(out or run.path / "figures")
   paths.make(folder)
   files = []
   for picture in pictures:
-    png = folder / pathlib.Path(picture.wide.file).name
-    jsonl.replace(png, picture.wide.png)
-    svg = png.with_suffix(".svg")
-    jsonl.replace(svg, drawing.as_svg(picture))
-    files += [png, svg]
+    if picture is not None:
+      png = folder / pathlib.Path(picture.wide.file).name
+      jsonl.replace(png, picture.wide.png)
+      jsonl.replace(png.with_suffix(".svg"), drawing.as_svg(picture))
+      files += [png, png.with_suffix(".svg")]
   return files

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
-import PIL.ImageFont
+import PIL.ImageOps
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, checks, numerics
@@ -17,10 +17,10 @@ from ncl_jax.data.source import Source
 from ncl_jax.host import paths
 from ncl_jax.runtime import jsonl
 
-CELL = 96  # pixels of a cell's side; views are enlarged by a whole number to fill it
+CELL = 96  # pixels of a cell's side
 GAP = 6
 HEAD = 22  # pixels of the line of headings
-PAPER, INK = 255, (40, 40, 40)
+INK = (40, 40, 40)
 
 
 def write(
@@ -53,10 +53,8 @@ def picture(
 ) -> np.ndarray:
   """Draws training images as they are, as tests see them, and as training does.
 
-  The views are made by the functions of training, then the normalisation is undone;
-  nothing is smoothed, so that a pixel of a view is a square of the picture.
-
-  The arguments are those of `write`.
+  The views are made by the functions of training, then the normalisation is undone. A
+  pixel of a small view is a square of the picture. The arguments are those of `write`.
 
   Returns:
     uint8 [height, width, 3]: a line of headings, then a row for each image.
@@ -74,11 +72,16 @@ def picture(
   make = jax.jit(augment.make_views, static_argnames="config")
   trained = _pixels(make(u, chosen, config=recipe), recipe)
   test = _pixels(jax.jit(augment.eval_view, static_argnums=1)(chosen, recipe), recipe)
-  rows = [
-    [_fit(image), _fit(seen), *map(_fit, made)]
-    for image, seen, made in zip(chosen, test, trained, strict=True)
-  ]
-  return _arrange(rows, ["image", "test view", "training views"])
+  step = CELL + GAP
+  size = (GAP + (2 + views) * step, HEAD + len(chosen) * step)
+  paper = PIL.Image.new("RGB", size, "white")
+  for i, row in enumerate(zip(chosen, test, trained, strict=True)):
+    for j, image in enumerate((*row[:2], *row[2])):
+      paper.paste(_cell(image), (GAP + j * step, HEAD + i * step))
+  pen = PIL.ImageDraw.Draw(paper)
+  for j, head in enumerate(("image", "test view", "training views")):
+    pen.text((GAP + j * step, HEAD // 4), head, fill=INK)
+  return np.asarray(paper)
 
 
 def _pixels(x: jax.Array, recipe: augment.AugmentConfig) -> np.ndarray:
@@ -88,29 +91,9 @@ def _pixels(x: jax.Array, recipe: augment.AugmentConfig) -> np.ndarray:
   return np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
 
 
-def _fit(image: np.ndarray) -> np.ndarray:
-  """One cell, RGB: enlarged without smoothing, or reduced where it is too large."""
-  rgb = np.broadcast_to(image, (*image.shape[:2], 3))
-  longest = max(rgb.shape[:2])
-  if longest <= CELL:
-    return rgb.repeat(CELL // longest, axis=0).repeat(CELL // longest, axis=1)
-  height, width = (max(1, round(side * CELL / longest)) for side in rgb.shape[:2])
-  return np.asarray(PIL.Image.fromarray(rgb.copy()).resize((width, height)))
-
-
-def _arrange(rows: list[list[np.ndarray]], heads: list[str]) -> np.ndarray:
-  step = CELL + GAP
-  size = (HEAD + len(rows) * step, GAP + len(rows[0]) * step, 3)
-  paper = np.full(size, PAPER, np.uint8)
-  for i, row in enumerate(rows):
-    for j, cell in enumerate(row):
-      height, width = cell.shape[:2]
-      top = HEAD + i * step + (CELL - height) // 2
-      left = GAP + j * step + (CELL - width) // 2
-      paper[top : top + height, left : left + width] = cell
-  image = PIL.Image.fromarray(paper)
-  pen = PIL.ImageDraw.Draw(image)
-  for j, head in enumerate(heads):
-    font = PIL.ImageFont.load_default()
-    pen.text((GAP + j * step, HEAD // 4), head, fill=INK, font=font)
-  return np.asarray(image)
+def _cell(image: np.ndarray) -> PIL.Image.Image:
+  """The image, enlarged without smoothing or reduced to fit."""
+  rgb = np.array(np.broadcast_to(image, (*image.shape[:2], 3)))
+  return PIL.ImageOps.pad(
+    PIL.Image.fromarray(rgb), (CELL, CELL), PIL.Image.Resampling.BOX, "white"
+  )

@@ -117,4 +117,4 @@ def test_figures_of_two_runs_as_png_and_svg(workdir, tmp_path, monkeypatch, test
   (comparison,) = compared  # what the report's own figures are drawn from
   np.testing.assert_array_equal(comparison.images, tiny.source().split("test").images)
   assert [row["step"] for row in comparison.method.curve][-1] == 6
-  assert comparison.method.label == "NCL pair/ncl"
+  assert comparison.method.label == "NCL pair/ncl, step 6"
