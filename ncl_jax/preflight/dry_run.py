@@ -53,28 +53,28 @@ def describe(
   resolved, path, mesh = workdir_lib.prepare(config, workdir, source)
   on_device = input_pipeline.layout(resolved, source, mesh).on_device
   cost.check_memory(resolved, source)
-  read = sum(_read_some(source, split) for split in source.splits)
+  read = 0
+  for split in source.splits:
+    last = source.num_examples(split) - 1
+    rows = np.unique(np.linspace(0, last, IMAGES_READ).astype(np.int64))
+    read += len(source.split(split).images[rows])
   changed = [] if recipe is None else config_lib.differences(recipe, config)
   filled = config_lib.differences(config, resolved)
   lines = [
     "Settings",
     config_lib.to_json(resolved).rstrip(),  # long: what matters stands below it
-    *_listed("Changed here", changed, "nothing: the settings are the file's"),
-    *_listed("From the data", filled, "nothing"),
+    "Changed here",
+    *(f"  {line}" for line in changed or ["nothing: the settings are the file's"]),
+    "From the data",
+    *(f"  {line}" for line in filled or ["nothing"]),
     *_data(source, read, on_device),
     *_decoded_once(config, source),
     *(f"          {sentence}" for sentence in config_lib.texts_cut(resolved, source)),
     *_length(resolved, source, path),
-    *_network(resolved, source, mesh.size, _image_bytes(source) * on_device),
+    *_network(resolved, source, mesh.size, on_device),
     "Nothing was trained, and nothing written.",
   ]
   return "\n".join(lines)
-
-
-def _read_some(source: Source, split: str) -> int:
-  count = source.num_examples(split)
-  rows = np.unique(np.linspace(0, count - 1, min(count, IMAGES_READ)).astype(np.int64))
-  return len(source.split(split).images[rows])
 
 
 def _data(source: Source, read: int, on_device: bool) -> list[str]:
@@ -121,23 +121,33 @@ def _length(config: ConfigDict, source: Source, path: pathlib.Path) -> list[str]
 
 
 def _network(
-  config: ConfigDict, source: Source, devices: int, image_bytes: int
+  config: ConfigDict, source: Source, devices: int, on_device: bool
 ) -> list[str]:
-  variables = state_lib.shapes(config, source)
-  parts = ", ".join(
-    f"{name} {sum(math.prod(x.shape) for x in jax.tree.leaves(tree)):,}"
-    for name, tree in variables["params"].items()
-  )
-  total = sum(math.prod(x.shape) for x in jax.tree.leaves(variables["params"]))
-  state = cost.tree_bytes(variables["params"]) + state_bytes(config, source)
+  params = state_lib.shapes(config, source)["params"]
+  sizes = {name: sum(x.size for x in jax.tree.leaves(params[name])) for name in params}
+  state = cost.tree_bytes(params) + state_bytes(config, source)
   kept = cost.kept_bytes(config, source) / devices
+  temporary = _TEMPORARIES * kept
   flops = cost.step_flops(config, source)
   per_epoch = source.steps_per_epoch(config.train.batch_size)
   work = flops * per_epoch * config.train.epochs
   cpu = cost.cpu_seconds(config, work)
+  process = []
+  if jax.default_backend() == "cpu":
+    images = source.num_examples("train") * math.prod(source.image_shape) * on_device
+    held = devices * (state + temporary + images)
+    total = resources.memory() + _COMPILER + held
+    process = [
+      f"          this process, with its programs, data and compiler: {mib(total)} "
+      "(estimated)"
+    ]
   return [
-    f"Network   {config.model.backbone}, {total:,} parameters: {parts}",
-    *_memory(state, kept, image_bytes, devices),
+    f"Network   {config.model.backbone}, {sum(sizes.values()):,} parameters: "
+    + ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
+    f"Memory    a device: {mib(state)} for weights, gradients and optimizer, "
+    f"{mib(kept)} saved for the\n          backward pass, and with temporaries up to "
+    f"{mib(temporary)} (estimated)",
+    *process,
     f"Work      {flops:.1e} operations a step, {work:.1e} in all: about "
     f"{cost.duration(cpu)} on two CPU\n          cores, "
     f"{cost.duration(work / cost.GPU_FLOPS)} on a data-centre GPU (estimated)",
@@ -157,32 +167,6 @@ def state_bytes(config: ConfigDict, source: Source) -> int:
   return sum(map(cost.tree_bytes, parts))
 
 
-def _image_bytes(source: Source) -> int:
-  return source.num_examples("train") * math.prod(source.image_shape)
-
-
-def _memory(state: float, kept: float, images: float, devices: int) -> list[str]:
-  """What a device holds and, where the devices are this CPU, what the process holds."""
-  temporary = _TEMPORARIES * kept
-  lines = [
-    f"Memory    a device: {mib(state)} for weights, gradients and optimizer, "
-    f"{mib(kept)} saved for the\n          backward pass, and with temporaries up to "
-    f"{mib(temporary)} (estimated)"
-  ]
-  if jax.default_backend() == "cpu":
-    held = devices * (state + temporary + images)
-    total = resources.memory() + _COMPILER + held
-    lines.append(
-      f"          this process, with its programs, data and compiler: {mib(total)} "
-      "(estimated)"
-    )
-  return lines
-
-
 def mib(count: float) -> str:
   """A number of bytes for a reader."""
   return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else "under 1 MiB"
-
-
-def _listed(title: str, lines: list[str], none: str) -> list[str]:
-  return [title, *(f"  {line}" for line in lines or [none])]

@@ -1,15 +1,15 @@
 """How many images a second this host decodes, against what an accelerator takes."""
 
-import dataclasses
 import math
 import time
+from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
+from ncl_jax import checks
 from ncl_jax import config as config_lib
 from ncl_jax.data.source import Source
-from ncl_jax.errors import InputError
 from ncl_jax.host import resources
 from ncl_jax.runtime import sharding, timing
 from ncl_jax.training import cost, input_pipeline, workdir
@@ -19,49 +19,18 @@ from ncl_jax.training import cost, input_pipeline, workdir
 SHARE = 0.25
 
 
-@dataclasses.dataclass(frozen=True)
-class Rate:
-  """What was measured.
-
-  Attributes:
-    images: decoded, over
-    seconds: of wall time, and
-    cpu_seconds: of all threads.
-    cores: that this process may use.
-    on_device: whether training decodes nothing, see `input_pipeline.layout`.
-    bytes_per_image: that go to the devices.
-    peak_memory: bytes, of this process.
-  """
+class Rate(NamedTuple):
+  """What was measured."""
 
   images: int
-  seconds: float
-  cpu_seconds: float
-  cores: int
-  on_device: bool
-  bytes_per_image: int
-  peak_memory: float
-
-  @property
-  def per_second(self) -> float:
-    """Images a second."""
-    return self.images / self.seconds
-
-  @property
-  def per_core(self) -> float:
-    """Images a second of a core's time."""
-    return self.images / self.cpu_seconds
+  seconds: float  # of wall time
+  cpu_seconds: float  # of all threads
 
 
 def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
-  """Draws training batches as `train` does, with no network behind them.
-
-  Args:
-    batches: to time, after one that is not.
-  """
-  if batches < 1:
-    raise InputError(f"batches is {batches}; allowed: 1 or more")
-  config = config_lib.resolve(config, source)
-  size = config.train.batch_size
+  """Draws training batches as `train` does, the first one untimed, and no network."""
+  checks.whole("batches", batches, 1)
+  size = config_lib.resolve(config, source).train.batch_size
   stream = source.train_batches(config.seed, 0, size)
   next(stream)
   # What the background had ready is not to count: as many batches are begun as end.
@@ -70,52 +39,34 @@ def measure(config: ConfigDict, source: Source, batches: int) -> Rate:
     next(stream)
   seconds, spent = time.perf_counter() - began, time.process_time() - cpu
   stream.close()
-  return Rate(
-    images=batches * size,
-    seconds=seconds,
-    cpu_seconds=spent,
-    cores=resources.cores(),
-    on_device=input_pipeline.layout(
-      config, source, sharding.make_mesh(jax.devices()[:1])
-    ).on_device,
-    bytes_per_image=math.prod(source.image_shape),
-    peak_memory=resources.peak_memory(),
-  )
+  return Rate(batches * size, seconds, spent)
 
 
 def need(config: ConfigDict, source: Source, accelerator: str) -> float:
-  """Images a second that an accelerator takes at `SHARE` of its peak: an upper bound.
-
-  Args:
-    accelerator: a name of `speed.PEAKS`.
-  """
-  if accelerator not in timing.PEAKS:
-    raise InputError(
-      f"accelerator {accelerator!r}; allowed: {', '.join(sorted(timing.PEAKS))}"
-    )
-  config = config_lib.resolve(config, source)
-  flops = cost.image_flops(config, source)
+  """Images a second that one of `timing.PEAKS` takes at `SHARE` of it: a bound."""
+  checks.choice("accelerator", accelerator, tuple(sorted(timing.PEAKS)))
+  flops = cost.image_flops(config_lib.resolve(config, source), source)
   return SHARE * timing.PEAKS[accelerator] * 1e12 / flops
 
 
 def run(config: ConfigDict, batches: int, accelerator: str) -> str:
-  """Measures and tells.
-
-  Args:
-    accelerator: whose need to compare with.
-  """
+  """Measures, and compares with what an accelerator needs."""
   config_lib.validate(config)
   source = workdir.load_source(config)
   needed, rate = need(config, source, accelerator), measure(config, source, batches)
+  per_second, per_core = rate.images / rate.seconds, rate.images / rate.cpu_seconds
+  sent = per_second * math.prod(source.image_shape) / 2**20
   lines = [
     f"{source.name}, {'x'.join(map(str, source.image_shape))}: {rate.images:,} images "
     f"in {rate.seconds:.1f} s",
-    f"{rate.per_second:,.0f} images/s on {rate.cores} cores, {rate.per_core:,.0f} a "
-    f"second of a core's time; {rate.bytes_per_image * rate.per_second / 2**20:,.1f} "
-    f"MiB/s to the devices; peak memory {rate.peak_memory / 2**20:,.0f} MiB",
+    f"{per_second:,.0f} images/s on {resources.cores()} cores, {per_core:,.0f} a "
+    f"second of a core's time; {sent:,.1f} MiB/s to the devices; peak memory "
+    f"{resources.peak_memory() / 2**20:,.0f} MiB",
     f"one {accelerator} takes up to {needed:,.0f} images/s of this network, at "
-    f"{SHARE:.0%} of its peak: {needed / rate.per_core:.1f} cores like these",
+    f"{SHARE:.0%} of its peak: {needed / per_core:.1f} cores like these",
   ]
-  if rate.on_device:
+  mesh = sharding.make_mesh(jax.devices()[:1])
+  resolved = config_lib.resolve(config, source)
+  if input_pipeline.layout(resolved, source, mesh).on_device:
     lines.append("these data lie on the devices whole: training needs none of this")
   return "\n".join(lines)

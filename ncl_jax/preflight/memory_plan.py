@@ -16,76 +16,42 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from ncl_jax import config as config_lib
 from ncl_jax import methods
 from ncl_jax.data.source import Source
 from ncl_jax.errors import InputError
+from ncl_jax.preflight import roofline
 from ncl_jax.runtime import compiler, hlo, hlo_cost, sharding
 from ncl_jax.training import cost, input_pipeline
 from ncl_jax.training import optimizer as optimizer_lib
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
-# Memory of one device as JAX counts them, GiB, by a part of its `device_kind`; the
-# makers' data sheets. The first that fits counts.
-MEMORY_GIB = {
-  "TPU v2": 8,
-  "TPU v3": 16,
-  "TPU v4": 32,
-  "TPU v5 lite": 16,
-  "TPU v5": 95,
-  "TPU v6": 32,
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What the compiled step needs; bytes are those of one device.
-
-  Attributes:
-    devices: how many, and of which kind.
-    batch: images in a global batch.
-    steps_per_call: steps in a call of the program.
-    form: NT-Xent's implementation, see `methods.implementations.choose`; the name of
-      another loss.
-    compile_seconds: tracing included.
-    arguments: bytes by what they hold: parameters, optimiser state, data, ...
-    temp: bytes of activations, gradients and the like.
-    program: bytes of the program itself.
-    limit: bytes that there are; None where unknown.
-    too_large: the compiler's message where it gave up for want of memory.
-    model_flops: of the network's products, both passes, all devices.
-    counted_flops: the compiler's count of a device's program, a loop's body once.
-    collectives: by kind, see `hlo.collectives`.
-    slices: TPU slices that the devices lie in.
-    between: what a device sends to other slices, see `hlo.between_slices`.
-    views: of each image.
-    keep: what is saved for backward, as `model.keep`.
-    operations: of a step on a device, see `hlo_cost`.
-  """
+  """What the compiled step needs; bytes are those of one device."""
 
   devices: int
-  kind: str
-  batch: int
+  kind: str  # of device
+  batch: int  # images in a global batch
   steps_per_call: int
-  form: str
-  compile_seconds: float
-  arguments: dict[str, int]
-  temp: int = 0
-  program: int = 0
-  limit: int | None = None
-  too_large: str = ""
-  model_flops: int = 0
-  counted_flops: float = 0.0
+  form: str  # NT-Xent's implementation; the name of another loss
+  compile_seconds: float  # tracing included
+  arguments: dict[str, int]  # bytes by what they hold: parameters, data, ...
+  temp: int = 0  # bytes of activations, gradients and the like
+  program: int = 0  # bytes of the program itself
+  limit: int | None = None  # bytes that there are; None where unknown
+  too_large: str = ""  # the compiler's message where it gave up for want of memory
+  model_flops: int = 0  # of the network's products, both passes, all devices
   collectives: tuple[hlo.Collective, ...] = ()
-  slices: int = 1
-  between: tuple[hlo.Collective, ...] = ()
-  views: int = 2
-  keep: str = "all"
-  operations: tuple[hlo_cost.Operation, ...] = ()
+  slices: int = 1  # TPU slices that the devices lie in
+  between: tuple[hlo.Collective, ...] = ()  # what a device sends to other slices
+  views: int = 2  # of each image
+  keep: str = "all"  # what is saved for backward, as `model.keep`
+  operations: tuple[hlo_cost.Operation, ...] = ()  # of a step on a device
 
   @property
   def total(self) -> int:
@@ -101,11 +67,7 @@ class Plan:
 
 
 def dump_to(folder: pathlib.Path) -> None:
-  """Makes the compiler write down what it settles on; before jax starts.
-
-  Args:
-    folder: empty.
-  """
+  """Makes the compiler write its decisions to an empty folder; before jax starts."""
   flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
   flags += " --xla_dump_hlo_module_re=jit_steps"
   os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
@@ -123,9 +85,7 @@ def plan(
   """Compiles the train step for the devices, without running anything.
 
   Args:
-    config: settings, as given to `train`.
     source: the data, or their shapes.
-    devices: from `devices`, or `jax.devices()`.
     dump: given to `dump_to` before; memory is read from there as it is laid out.
     code: False, with `dump`: machine code, which takes most of the time and changes no
       other number, is not waited for. A thread is left at work on it; the process is
@@ -140,78 +100,88 @@ def plan(
   batch = config.train.batch_size
   sharding.check_batch(mesh, batch, config.train.grad_cache_chunks)
   placed = input_pipeline.layout(config, source, mesh)
-  on_device = placed.on_device
   optimizer, learning_rate = optimizer_lib.make_optimizer(
     config, source.steps_per_epoch(batch)
   )
   state = jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer))
   steps = step_lib.make_steps(config, source, mesh, optimizer, learning_rate, placed)
-  data = _data(config, source, batch, on_device)
+  data = _data(config, source, batch, placed.on_device)
   method = methods.of(config)
   form = method.name
   if method.implementation:
     width = config_lib.widths(config)["z"]
     form = method.implementation(2 * batch, width, mesh.size)
-  known: dict[str, Any] = {
-    "devices": mesh.size,
-    "slices": sharding.slices(mesh),
-    "kind": devices[0].device_kind,
-    "batch": batch,
-    "steps_per_call": placed.steps_per_call,
-    "form": form,
-    "arguments": {
-      "parameters": _bytes(state.params),
-      "batch statistics": _bytes(state.batch_stats),
-      "optimiser state": _bytes(state.opt_state),
-      **({"momentum encoder": _bytes(state.momentum)} if state.momentum else {}),
-      "training images" if on_device else "batch": _bytes(data)
-      // (1 if on_device else mesh.size),
-    },
-    "limit": _limit(mesh),
-    "views": config_lib.views(config),
-    "keep": config.model.keep,
-    "model_flops": batch * cost.image_flops(config, source),
+  arguments = {
+    "parameters": cost.tree_bytes(state.params),
+    "batch statistics": cost.tree_bytes(state.batch_stats),
+    "optimiser state": cost.tree_bytes(state.opt_state),
+    "momentum encoder": cost.tree_bytes(state.momentum),
+    "training images": cost.tree_bytes(data) * placed.on_device,
+    "batch": cost.tree_bytes(data) // mesh.size * (not placed.on_device),
   }
+  arguments = {name: size for name, size in arguments.items() if size}
+  known = Plan(
+    devices=mesh.size,
+    slices=sharding.slices(mesh),
+    kind=devices[0].device_kind,
+    batch=batch,
+    steps_per_call=placed.steps_per_call,
+    form=form,
+    compile_seconds=0.0,
+    arguments=arguments,
+    limit=roofline.memory(devices[0].device_kind),
+    views=config_lib.views(config),
+    keep=config.model.keep,
+    model_flops=batch * cost.image_flops(config, source),
+  )
   began = time.perf_counter()
   lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
+  found = _compiled(known, lowered, compiler.cpu_effort(1, mesh), dump, code)
+  return dataclasses.replace(found, compile_seconds=time.perf_counter() - began)
+
+
+def _compiled(
+  known: Plan, lowered: Any, options: Any, dump: pathlib.Path | None, code: bool
+) -> Plan:
+  """The plan with what the compiler tells."""
+  program_bytes = 0
   try:
     if dump is not None and not code:
-      return Plan(**known, **_until_planned(lowered, dump, known["arguments"], began))
-    compiled = lowered.compile(compiler.cpu_effort(1, mesh))
+      program = _until_planned(lowered, dump)
+    else:
+      compiled = lowered.compile(options)
+      program, memory = compiled.as_text(), compiled.memory_analysis()
+      program_bytes = memory.generated_code_size_in_bytes
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    seconds = time.perf_counter() - began
-    return Plan(**known, compile_seconds=seconds, too_large=_reason(str(error)))
-  seconds = time.perf_counter() - began
-  memory, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
-  arguments = known["arguments"]
+    # The sentence with the sizes, of pages.
+    found = re.search(r"Used \S+ of \S+ hbm[^\n]*", str(error))
+    reason = found[0].strip() if found else str(error).splitlines()[0]
+    return dataclasses.replace(known, too_large=reason)
+  if dump is not None:
+    # Without the gaps between buffers, which a TPU's compiler adds in its analysis.
+    (layout,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    held, temp = assigned(layout.read_text())
+  else:
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    held -= memory.alias_size_in_bytes
+    temp = memory.temp_size_in_bytes
   # What the device's own layout adds, and the small rest of the state.
-  arguments["rest"] = max(
-    0,
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    - sum(arguments.values()),
-  )
-  temp = memory.temp_size_in_bytes
-  for layout in _layouts(dump) if dump else ():
-    # A TPU's compiler adds the gaps between buffers to the memory that they lie in.
-    _, temp = assigned(layout)
-  return Plan(
-    **known,
-    compile_seconds=seconds,
+  rest = max(0, held - sum(known.arguments.values()))
+  return dataclasses.replace(
+    known,
+    arguments=known.arguments | {"rest": rest},
     temp=temp,
-    program=memory.generated_code_size_in_bytes,
-    counted_flops=costs.get("flops", 0.0),
-    **_counted(compiled.as_text()),
+    program=program_bytes,
+    collectives=tuple(hlo.collectives(program)),
+    between=tuple(hlo.between_slices(program)),
+    operations=tuple(hlo_cost.operations(program)),
   )
 
 
-def _until_planned(
-  lowered: Any, dump: pathlib.Path, arguments: dict[str, int], began: float
-) -> dict[str, Any]:
-  """What is known once the compiler has laid out the memory."""
+def _until_planned(lowered: Any, dump: pathlib.Path) -> str:
+  """The program, once the compiler has laid out its memory."""
   failed: list[Exception] = []
 
   def compile_() -> None:
@@ -222,8 +192,9 @@ def _until_planned(
 
   thread = threading.Thread(target=compile_, daemon=True)
   thread.start()
-  # Written after the file that is read here.
-  while not any(dump.glob("*after_optimizations_after_buffer_assignment.txt")):
+  # Written after the layout.
+  name = "*after_optimizations_after_buffer_assignment.txt"
+  while not any(dump.glob(name)):
     thread.join(0.5)
     if failed:
       raise failed[0]
@@ -231,34 +202,13 @@ def _until_planned(
       raise InputError(
         "this compiler tells nothing before it is done: leave out --nocode"
       )
-  seconds = time.perf_counter() - began
   thread.join(2)
-  (program,) = dump.glob("*after_optimizations_after_buffer_assignment.txt")
-  (layout,) = _layouts(dump)
-  held, temp = assigned(layout)
-  arguments["rest"] = max(0, held - sum(arguments.values()))
-  return {"compile_seconds": seconds, "temp": temp, **_counted(program.read_text())}
-
-
-def _counted(program: str) -> dict[str, Any]:
-  return {
-    "collectives": tuple(hlo.collectives(program)),
-    "between": tuple(hlo.between_slices(program)),
-    "operations": tuple(hlo_cost.operations(program)),
-  }
-
-
-def _layouts(dump: pathlib.Path) -> list[str]:
-  """The compiler's accounts of its buffers, one of the step."""
-  files = dump.glob("*after_optimizations-buffer-assignment.txt")
-  return [file.read_text() for file in files]
+  (program,) = dump.glob(name)
+  return program.read_text()
 
 
 def assigned(text: str) -> tuple[int, int]:
   """Bytes of a device's main memory in XLA's account of its buffers.
-
-  Args:
-    text: of the file that ends in buffer-assignment.txt.
 
   Returns:
     (arguments, results and constants; temporary).
@@ -288,21 +238,3 @@ def _data(
   if methods.of(config).captions:
     data["tokens"] = jax.ShapeDtypeStruct((count, config.text.length), np.int32)
   return data | ({"order": label} if on_device else {})
-
-
-def _bytes(tree: Any) -> int:
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _limit(mesh: Mesh) -> int | None:
-  kind = mesh.devices.flat[0].device_kind
-  for name, gib in MEMORY_GIB.items():
-    if name in kind:
-      return gib * 2**30
-  return None
-
-
-def _reason(message: str) -> str:
-  """The sentence with the sizes, of pages."""
-  found = re.search(r"Used \S+ of \S+ hbm[^\n]*", message)
-  return found[0].strip() if found else message.splitlines()[0]

@@ -35,11 +35,6 @@ def text(found: Plan, title: str) -> str:
   lines += ["", f"network, TFLOP a step: {found.model_flops / 1e12:,.2f}"]
   if found.too_large:
     return "\n".join(lines)
-  if found.counted_flops:
-    lines.append(
-      f"compiler's count of a device's program, TFLOP: "
-      f"{found.counted_flops / 1e12:,.2f} (a loop's body once)"
-    )
   lines += _roofline(found)
   lines += ["", "Collectives of a step, MiB of results on a device"]
   for kind in sorted({c.kind for c in found.collectives}):

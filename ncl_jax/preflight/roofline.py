@@ -19,6 +19,15 @@ BANDWIDTHS = {
   "A100": 2039,  # with 80 GB
 }
 
+# Memory of one device, GiB, likewise.
+MEMORY_GIB = {
+  "TPU v2": 8,
+  "TPU v3": 16,
+  "TPU v4": 32,
+  "TPU v5 lite": 16,
+  "TPU v5": 95,
+  "TPU v6": 32,
+}
 # GB/s of one JAX device in the network between slices: the makers' figure for a pod of
 # 256 chips, divided by them.
 NETWORKS = {"TPU v5 lite": 3.125, "TPU v6": 12.5}
@@ -37,17 +46,11 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-  """The shortest time of a call.
-
-  Attributes:
-    machine: the device's peaks.
-    seconds: the sum over operations of the longer of their two times.
-    memory_bound: the fraction of it in which memory takes longer than arithmetic.
-  """
+  """The shortest time of a call."""
 
   machine: Machine
-  seconds: float
-  memory_bound: float
+  seconds: float  # sum over operations of the longer of their two times
+  memory_bound: float  # fraction of it in which memory takes longer than arithmetic
 
 
 def machine(kind: str) -> Machine | None:
@@ -59,16 +62,20 @@ def machine(kind: str) -> Machine | None:
   return Machine(bandwidth * 1e9, peak * 1e12)
 
 
+def memory(kind: str) -> int | None:
+  """Bytes of a device's memory; None where unknown."""
+  found = _of(MEMORY_GIB, kind)
+  return None if found is None else int(found * 2**30)
+
+
 def between_slices(sent: Iterable[Collective], slices: int, kind: str) -> float | None:
   """The shortest seconds in which collectives cross the network between slices.
 
   Of an array to be summed, a device sends at least 2 (slices - 1) / slices; any other
   array goes to each of the other slices.
 
-  Args:
-    sent: arrays that a device sends.
-    slices: number of slices.
-    kind: a `device_kind`; None is returned where its network is unknown.
+  Returns:
+    None for a `device_kind` whose network is unknown.
 
   >>> between_slices([Collective("all-reduce", 3_125_000, "slices")], 2, "TPU v6")
   0.00025
@@ -76,8 +83,7 @@ def between_slices(sent: Iterable[Collective], slices: int, kind: str) -> float 
   bandwidth = _of(NETWORKS, kind)
   if bandwidth is None:
     return None
-  reduced = 2 / slices
-  shares = (c.bytes * (reduced if c.kind == "all-reduce" else 1) for c in sent)
+  shares = (c.bytes * (2 / slices if c.kind == "all-reduce" else 1) for c in sent)
   return (slices - 1) * sum(shares) / (bandwidth * 1e9)
 
 
@@ -87,10 +93,6 @@ def _of(table: Mapping[str, float], kind: str) -> float | None:
 
 def bound(operations: Iterable[Operation], kind: str) -> Bound:
   """The shortest time of operations that run one after the other.
-
-  Args:
-    operations: of a program.
-    kind: of a known machine.
 
   >>> moved, computed = Operation(819_000_000, 0), Operation(0, 3 * 197_000_000_000)
   >>> found = bound([moved, computed], "TPU v5 lite")

@@ -60,11 +60,10 @@ def devices(topology: str, slices: int = 1) -> Sequence[jax.Device]:
   try:
     return topologies.get_topology_desc(topology, "tpu", **options).devices
   except RuntimeError as error:
+    why = str(error).splitlines()[0]
     if "not installed" in str(error):
-      raise InputError(
-        f"topology {topology}: libtpu is not installed: pip install '.[tpu]'"
-      ) from error
-    raise InputError(f"topology {topology}: {str(error).splitlines()[0]}") from error
+      why = "libtpu is not installed: pip install '.[tpu]'"
+    raise InputError(f"topology {topology}: {why}") from error
 
 
 def dummy_data(config: ConfigDict, shape: Sequence[int] = ()) -> Source:
