@@ -16,14 +16,12 @@ __all__ = ["Result", "run"]
 def run(
   workdir: str | os.PathLike | None = None, show: Callable[[str], None] = print
 ) -> bool:
-  """Runs every check, showing a line for each and the verdict.
+  """Runs every check; whether none failed in this process.
 
   Args:
     workdir: where a checkpoint is tried; None for a temporary folder.
-    show: takes the lines. Process 0 shows all, any other only what failed there.
-
-  Returns:
-    True if none failed in this process.
+    show: takes a line for each, and the verdict. Process 0 shows all, any other only
+      what failed there.
   """
   # As training does; it must come before jax starts.
   sharding_lib.set_cpu_devices(training.CPU_BATCH)

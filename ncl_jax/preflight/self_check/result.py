@@ -16,16 +16,10 @@ EXACT = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a check found.
-
-  Attributes:
-    name: of the check.
-    ok: None for something to know that is not a fault.
-    detail: the figures seen.
-  """
+  """What a check found."""
 
   name: str
-  ok: bool | None
+  ok: bool | None  # None for something to know that is not a fault
   detail: str
 
   def __str__(self) -> str:

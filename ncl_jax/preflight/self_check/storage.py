@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +48,14 @@ def save_and_restore(workdir: str | os.PathLike | None = None) -> Result:
     free = shutil.disk_usage(folder).free / 2**30
   again = {"model": model, "train": train}
   pairs = list(zip(jax.tree.leaves(saved.items()), jax.tree.leaves(again), strict=True))
-  wrong = sum(not _same(a, b) for a, b in pairs)
+  wrong = sum(
+    a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != np.asarray(b).tobytes()
+    for a, b in pairs
+  )
   size = sum(a.nbytes for a, _ in pairs) / 2**20
   state = f"{len(pairs)} tensors, {size:.1f} MiB, in {seconds:.1f} s"
   detail = f"{wrong} changed of {state}" if wrong else f"{state}, the same bit for bit"
   return Result("checkpoint", not wrong, f"{detail}; {free:.1f} GiB free there")
-
-
-def _same(a: np.ndarray, b: jax.Array) -> bool:
-  alike = a.dtype == b.dtype and a.shape == b.shape
-  return alike and a.tobytes() == np.asarray(b).tobytes()
 
 
 def _random(rng: np.random.Generator, shape: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -68,22 +66,14 @@ def _random(rng: np.random.Generator, shape: jax.ShapeDtypeStruct) -> np.ndarray
 
 @contextmanager
 def _folder(workdir: str | os.PathLike | None) -> Iterator[pathlib.Path]:
-  """A new folder for all processes, gone afterwards with what was made on the way."""
-  number = os.getpid()
-  several = jax.process_count() > 1
-  if several:
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+  """A new folder for all processes, gone afterwards."""
+  number = multihost_utils.broadcast_one_to_all(np.int32(os.getpid()))
   parent = paths.local(workdir or tempfile.gettempdir()).resolve()
   folder = parent / f"self_check-{number}"
-  missing = [path for path in (parent, *parent.parents) if not path.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   try:
     yield folder
-    if several:
-      multihost_utils.sync_global_devices("self_check")  # all have read
+    multihost_utils.sync_global_devices("self_check")  # all have read
   finally:
     if jax.process_index() == 0:
       shutil.rmtree(folder, ignore_errors=True)
-      for path in missing:
-        with suppress(OSError):
-          path.rmdir()

@@ -1,7 +1,6 @@
 """The train step, as training compiles it: the same on all devices, and how fast."""
 
 import contextlib
-import dataclasses
 import math
 import statistics
 import time
@@ -40,7 +39,7 @@ STEPS = 10
 def step() -> Result:
   """The first train step: on one device, on all, and its loss in numpy."""
   with _no_edges() as allowed:
-    return compare_steps(first_steps(), 0, allowed)
+    return comparison(allowed)(0)
 
 
 @contextlib.contextmanager
@@ -65,65 +64,48 @@ def _no_edges() -> Iterator[float]:
     nn.relu = relu
 
 
-@dataclasses.dataclass(frozen=True)
-class FirstSteps:
-  """The programs that a comparison runs, for any seed.
+def comparison(allowed: float) -> Callable[[int], Result]:
+  """Compares the first step of a small network on all devices, on one, and in numpy.
 
-  Attributes:
-    config: resolved settings.
-    init: see `state.make_init`.
-    every: on all devices, from (source, state) what `_first_step` returns.
-    alone: the same on one device; None if there is only one.
+  Args:
+    allowed: the largest distance, see `result.distance`.
+
+  Returns:
+    From the seed of images and parameters to the result; to be made and called in
+    `_no_edges`.
   """
-
-  config: ConfigDict
-  init: Callable[[Any], Any]
-  every: Callable[[Source, Any], dict[str, Any]]
-  alone: Callable[[Source, Any], dict[str, Any]] | None
-
-
-def first_steps() -> FirstSteps:
-  """The first step of the small network; to be made and called in `_no_edges`."""
   config, source = prepared(small_config())
   config.model.dtype = str(jnp.zeros(()).dtype)  # float64 where that is enabled
   # A device of this process: each process makes the comparison by itself.
   one = sharding_lib.make_mesh(jax.local_devices()[:1])
   every = sharding_lib.make_mesh()
-  return FirstSteps(
-    config,
-    state_lib.make_init(config, source, _RECORD, one),
-    _first_step(config, source, every),
-    _first_step(config, source, one) if every.size > 1 else None,
-  )
+  init = state_lib.make_init(config, source, _RECORD, one)
+  on_all = _first_step(config, source, every)
+  on_one = _first_step(config, source, one) if every.size > 1 else None
 
+  def compare(seed: int) -> Result:
+    seeded = config.copy_and_resolve_references()
+    seeded.seed = seed
+    _, source = prepared(small_config(), seed)
+    # Otherwise each number of devices may be rounded in another way.
+    with jax.default_matmul_precision("highest"):
+      state = _to_host(init(state_lib.seed_of(seeded)))
+      whole = on_all(source, state)
+      alone = on_one(source, state) if on_one else None
+    exact, _ = reference_loss(whole["z"], config.loss.temperature)
+    parts = [distance(whole["loss"], exact)]
+    detail = f"loss {whole['loss']:.4f}, from numpy's by {parts[0]:.1e}"
+    if alone is None:
+      detail += "; one device, nothing to compare it with"
+    else:
+      names = ("loss", "gradient", "statistics")
+      apart = {name: distance(whole[name], alone[name]) for name in names}
+      parts += apart.values()
+      between = ", ".join(f"{name} {value:.1e}" for name, value in apart.items())
+      detail += f"; {len(jax.devices())} devices from one: {between}"
+    return Result("step", worst(*parts) <= allowed, f"{detail}; allowed {allowed:.0e}")
 
-def compare_steps(programs: FirstSteps, seed: int, allowed: float) -> Result:
-  """Compares the programs with each other and with numpy.
-
-  Args:
-    seed: of images and parameters.
-    allowed: the largest distance, see `result.distance`.
-  """
-  config = programs.config.copy_and_resolve_references()
-  config.seed = seed
-  _, source = prepared(small_config(), seed)
-  # Otherwise each number of devices may be rounded in another way.
-  with jax.default_matmul_precision("highest"):
-    state = _to_host(programs.init(state_lib.seed_of(config)))
-    whole = programs.every(source, state)
-    alone = programs.alone(source, state) if programs.alone else None
-  exact, _ = reference_loss(whole["z"], config.loss.temperature)
-  parts = [distance(whole["loss"], exact)]
-  detail = f"loss {whole['loss']:.4f}, from numpy's by {parts[0]:.1e}"
-  if alone is None:
-    detail += "; one device, nothing to compare it with"
-  else:
-    names = ("loss", "gradient", "statistics")
-    apart = {name: distance(whole[name], alone[name]) for name in names}
-    parts += apart.values()
-    between = ", ".join(f"{name} {value:.1e}" for name, value in apart.items())
-    detail += f"; {len(jax.devices())} devices from one: {between}"
-  return Result("step", worst(*parts) <= allowed, f"{detail}; allowed {allowed:.0e}")
+  return compare
 
 
 def speed() -> Result:
@@ -161,15 +143,11 @@ def speed() -> Result:
 def small_config() -> ConfigDict:
   """Every kind of layer, small enough to compile in seconds."""
   config = config_lib.defaults()
-  config.data.source = "noise"
-  config.data.image_size = 16
-  config.model.backbone = "resnet10"
-  config.model.width = 8
-  config.model.projector_hidden = 64
-  config.model.projector_out = 32
-  config.model.dtype = "float32"
-  config.train.batch_size = 32
-  config.train.epochs = 1
+  config.data.update(source="noise", image_size=16)
+  config.model.update(
+    backbone="resnet10", width=8, projector_hidden=64, projector_out=32, dtype="float32"
+  )
+  config.train.update(batch_size=32, epochs=1)
   config.optimizer.warmup_epochs = 0.0
   return config
 
@@ -178,8 +156,7 @@ def speed_config() -> ConfigDict:
   """On CPU the network of configs/digits.py; elsewhere the paper's for CIFAR."""
   config = small_config()
   if jax.default_backend() == "cpu":
-    config.model.projector_hidden = 512
-    config.model.projector_out = 128
+    config.model.update(projector_hidden=512, projector_out=128)
     config.train.batch_size = CPU_BATCH
   else:
     config.data.image_size = 32
@@ -228,10 +205,13 @@ def _first_step(
 
   def run(source, state):
     nonlocal compiled
-    arguments = (
-      put(_widened(state), mesh),
-      _batch(source, mesh, config.train.batch_size),
+    # Parameters are drawn in float32: float64 where it is enabled.
+    wide = jnp.zeros(()).dtype
+    state = jax.tree.map(
+      lambda x: x.astype(wide) if x.dtype == np.float32 else x, state
     )
+    batch = _batch(source, mesh, config.train.batch_size)
+    arguments = (put(state, mesh), batch)
     if compiled is None:
       compiled = step.lower(*arguments).compile(compiler.cpu_effort(1, mesh))
     after, values, z = compiled(*arguments)
@@ -245,12 +225,6 @@ def _first_step(
     }
 
   return run
-
-
-def _widened(state: Any) -> Any:
-  """Parameters, float32 as they are drawn, in JAX's type: float64 if it is enabled."""
-  wide = jnp.zeros(()).dtype
-  return jax.tree.map(lambda x: x.astype(wide) if x.dtype == np.float32 else x, state)
 
 
 def put(tree: Any, mesh: Mesh) -> Any:
