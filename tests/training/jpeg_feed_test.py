@@ -162,7 +162,7 @@ def test_the_rate_counts_batches_and_the_need_is_arithmetic(folder, lazy):
   assert needed == pytest.approx(
     0.25 * 989e12 / (3 * 2 * 2 * (stages + projector)), rel=1e-3
   )
-  with pytest.raises(InputError, match="accelerator 'abacus'"):
+  with pytest.raises(InputError, match="accelerator = 'abacus'"):
     input_rate.need(cifar, source, "abacus")
   assert set(timing.PEAKS) > {"H100", "TPU v5e"}
 
