@@ -134,7 +134,12 @@ for program, flags, says, make in [
     lambda p: None,
   ),
   ("train", AGAIN, ["config.json", "not JSON"], config_json("{")),
-  ("train", AGAIN, ["unknown config field 'loss.temp'"], config_json('{"loss": {"temp": 1}}')),
+  (
+    "train",
+    AGAIN,
+    ["unknown config field 'loss.temp'"],
+    config_json('{"loss": {"temp": 1}}'),
+  ),
   (
     "train",
     AGAIN,
