@@ -55,15 +55,14 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   for layer in LAYERS:
     bank, f = run.layer(layer, "train"), run.layer(layer, "test")
 
-    def grid(distance, temperatures, bank=bank, f=f):
+    def grid(temperatures, bank=bank, f=f):
       labels = metrics.knn_predict_grid(
-        bank, train.labels, f, run.source.num_classes, ks, temperatures, distance
+        bank, train.labels, f, run.source.num_classes, ks, temperatures
       )
       hits = np.asarray(labels) == test.labels[None, None]
       return hits[..., known].mean(-1)
 
-    cosine = grid("cosine", temperatures)
-    euclidean = grid("euclidean", [1.0])
+    cosine, euclidean = grid(temperatures), grid(None)
     place = ks.index(k)
     result[layer] = {
       "accuracy": float(cosine[place, temperatures.index(config.eval.knn_temperature)]),

@@ -71,13 +71,12 @@ def knn_scores(
   f: Array,
   num_classes: int,
   k: int = 20,
-  temperature: Array = 0.07,
-  distance: str = "cosine",
+  temperature: Array | None = 0.07,
 ) -> jax.Array:
   """Votes of the k nearest training rows for each class.
 
   `score_c` is the sum of w over the k nearest rows with label c, with `w = exp(cosine /
-  temperature)` or `w = 1 / (euclidean distance + 1e-5)`. If rows at equal distance
+  temperature)` or `w = 1 / (Euclidean distance + 1e-5)`. If rows at equal distance
   compete for the last places (as with one-hot or all-zero features), each votes with
   the same fraction. This is the mean over all orders, so the order of the bank does not
   matter.
@@ -85,8 +84,11 @@ def knn_scores(
   Euclidean distances come from a matrix product. In float32, distances below 1e-3 of
   the rows' length are rounding errors.
 
-  The arguments are those of `knn_predict`. At temperatures below 0.0113, `exp`
-  overflows float32.
+  The other arguments are those of `knn_predict`.
+
+  Args:
+    temperature: above 0, for cosine similarity; below 0.0113, `exp` overflows float32.
+      None: by Euclidean distance.
 
   Returns:
     [N, K] scores, at least 0, not normalised; NaN where `knn_predict` gives -1 for NaN
@@ -99,10 +101,13 @@ def knn_scores(
 
   >>> bank = jnp.array([[3.0, 4.0], [0.0, 0.0]])
   >>> knn_scores(bank, jnp.array([1, 0]), jnp.array([[0.0, 0.0]]), 2, k=2,
-  ...            distance="euclidean").round(1).tolist()
+  ...            temperature=None).round(1).tolist()
   [[100000.0, 0.20000000298023224]]
   """
-  temperature = checks.positive("temperature", temperature)
+  distance = "euclidean" if temperature is None else "cosine"
+  temperature = checks.positive(
+    "temperature", 1 if temperature is None else temperature
+  )
   search = _Search(num_classes, k, distance, BLOCK)
   labels = _checked(train_f, train_labels, f, search)
   _check_finite(train_f, labels, f)
@@ -117,8 +122,7 @@ def knn_predict_grid(
   f: Array,
   num_classes: int,
   ks: Sequence[int],
-  temperatures: Sequence[float],
-  distance: str = "cosine",
+  temperatures: Sequence[Array] | None,
 ) -> jax.Array:
   """`knn_predict` for every k and temperature, with a single search.
 
@@ -126,10 +130,10 @@ def knn_predict_grid(
 
   Args:
     ks: numbers of neighbours, each at most M.
-    temperatures: each above 0; used only for "cosine".
+    temperatures: each above 0, for cosine similarity. None: by Euclidean distance.
 
   Returns:
-    [len(ks), len(temperatures), N] int32 labels.
+    [len(ks), len(temperatures), N] int32 labels; [len(ks), 1, N] without temperatures.
 
   Raises:
     InputError: as `knn_predict`.
@@ -138,6 +142,8 @@ def knn_predict_grid(
   >>> knn_predict_grid(bank, jnp.array([0, 1]), f, 2, [1, 2], [0.07]).tolist()
   [[[1]], [[1]]]
   """
+  distance = "euclidean" if temperatures is None else "cosine"
+  temperatures = [1.0] if temperatures is None else temperatures
   if not (len(ks) and len(temperatures)):
     raise InputError(
       f"ks = {ks!r}, temperatures = {temperatures!r}: neither may be empty"

@@ -70,7 +70,9 @@ def test_a_setting_may_have_any_type_of_number(name):
       seen = SETTINGS[name](jnp.dtype(dtype).type(0.5))
     assert seen.dtype == expected.dtype
     np.testing.assert_array_equal(seen, expected)
-  for wrong in ("0.5", True, 0.5j, np.nan, np.inf, [0.5], None, [[1], [1, 2]]):
+  # For neighbours, no temperature means Euclidean distance.
+  none = [] if name == "knn_scores" else [None]
+  for wrong in ("0.5", True, 0.5j, np.nan, np.inf, [0.5], [[1], [1, 2]], *none):
     with pytest.raises(InputError, match=r"^\w+ "):
       SETTINGS[name](wrong)
 
