@@ -85,8 +85,8 @@ _HEARTBEAT = flags.DEFINE_integer(
 _HANG = flags.DEFINE_integer(
   "hang_seconds",
   600,
-  "longest time of a training step in seconds, after which the process prints its "
-  "stacks and exits; 0: no limit",
+  "longest time of a training step in seconds, or 100 usual steps if that is longer; "
+  "then the process prints its stacks and exits; 0: no limit",
   lower_bound=0,
 )
 # --help explains these under a heading of their own.

@@ -1,5 +1,6 @@
 """Several processes as one program: start, agreement, and stop requests."""
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -7,8 +8,10 @@ import faulthandler
 import hashlib
 import os
 import signal
+import statistics
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -43,20 +46,26 @@ _timeouts = Timeouts()
 
 @contextlib.contextmanager
 def hang_watch() -> Iterator[Callable[[], None]]:
-  """Ends this process if a step takes longer than `Timeouts.hang`: a peer may hang.
+  """Ends this process if a step takes too long: another process may hang.
 
-  The stacks of all threads are printed before. A process that runs alone is not
-  watched, and nothing is before the first step has ended.
+  Too long is `Timeouts.hang` or 100 times the median step, whichever is longer. The
+  stacks of all threads are printed before. A process that runs alone is not watched,
+  and nothing is before the first step has ended.
 
   Yields:
     Function to be called after each step.
   """
   seconds = _timeouts.hang if jax.process_count() > 1 else 0
-  try:
+  ends: collections.deque[float] = collections.deque(maxlen=100)
+
+  def beat() -> None:
+    ends.append(time.monotonic())
+    usual = statistics.median(np.diff(ends)) if len(ends) > 1 else 0.0
     # Python's own watch, which needs no Python to run: a hung call may hold its lock.
-    yield (
-      lambda: faulthandler.dump_traceback_later(seconds, exit=True) if seconds else None
-    )
+    faulthandler.dump_traceback_later(max(seconds, 100 * usual), exit=True)
+
+  try:
+    yield beat if seconds else lambda: None
   finally:
     if seconds:
       faulthandler.cancel_dump_traceback_later()
