@@ -5,7 +5,8 @@
 Works during or after the run. TensorBoard files go to WORKDIR/tensorboard (pip install
 '.[tensorboard]'). --to=wandb creates a run of the project ncl_jax (pip install
 '.[wandb]'; WANDB_MODE=offline needs no account). --follow continues until the run is
-complete. A second call exports all rows again, to the same place.
+complete. A second call exports only new rows, to the same run; to export all rows
+again, remove WORKDIR/TARGET.copied.json.
 """
 
 from absl import flags

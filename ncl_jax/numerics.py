@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ncl_jax import checks
+from ncl_jax.errors import InputError
 
 F = TypeVar("F", bound=Callable)
 
@@ -77,6 +78,20 @@ def key(seed: jax.typing.ArrayLike) -> jax.Array:
   depend on the batch size.
   """
   return jax.random.key(seed, impl="threefry2x32")
+
+
+@contextlib.contextmanager
+def reverse_mode_only(message: str) -> Iterator[None]:
+  """Raises an InputError with this message where JAX refuses forward mode.
+
+  JAX refuses `jax.jvp` of a function with a `jax.custom_vjp`.
+  """
+  try:
+    yield
+  except TypeError as error:
+    if "forward-mode" not in str(error):
+      raise
+    raise InputError(message) from error
 
 
 def entropy(p: jax.Array, axis: int = -1) -> jax.Array:

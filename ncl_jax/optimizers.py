@@ -100,9 +100,15 @@ def step_decay(
   factor = checks.positive("factor", factor)
   for milestone in milestones:
     checks.whole("milestone", milestone, 0)
-  # A step of the rate's type, because a user may forbid JAX to mix dtypes.
-  schedule = optax.piecewise_constant_schedule(base, dict.fromkeys(milestones, factor))
-  return lambda step: schedule(jnp.asarray(step, float))
+
+  def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    step = jnp.asarray(step)
+    rate = jnp.asarray(base, float)
+    for milestone in milestones:
+      rate = jnp.where(step >= milestone, factor * rate, rate)
+    return rate
+
+  return schedule
 
 
 class LarsState(NamedTuple):

@@ -121,8 +121,8 @@ def _views_in_parts(
   # Each part takes examples from every device, so that no example moves.
   devices = math.gcd(n, jax.device_count())
   each = n // devices
-  parts = -(-each * 4 * views * size * size * channels // _PART_BYTES)
-  part = next(k for k in range(max(1, each // parts), 0, -1) if each % k == 0)
+  parts = min(each, -(-each * 4 * views * size * size * channels // _PART_BYTES))
+  part = -(-each // parts)
   if part == each:
     return _views(u, images, config, block)
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -106,7 +106,8 @@ def run(
   """
   code = errors.EXIT_FAILED
   try:
-    code = _run(main, required, fields)
+    with _without_noise():
+      code = _run(main, required, fields)
   finally:
     _flush()
     distributed.leave(code)
@@ -270,6 +271,19 @@ def _message(error: Exception) -> str:
   return f"{head}: {trace.splitlines()[-1]}" if inside else text
 
 
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+  """Leaves out what tensorstore prints of transfers that end after one has failed."""
+  shown = sys.unraisablehook
+  sys.unraisablehook = lambda raised: (
+    None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
+  )
+  try:
+    yield
+  finally:
+    sys.unraisablehook = shown
+
+
 def _set_up_log() -> None:
   """Our own messages at INFO, everyone else's from WARNING; process 0 speaks.
 
@@ -285,9 +299,12 @@ def _set_up_log() -> None:
   def shown(record: python_logging.LogRecord) -> bool:
     if record.exc_info and {"orbax", "gcsfs"} & {*record.pathname.split(os.sep)}:
       return False
-    # Asking jax alone would start its backends, before their settings are made.
-    first = not jax.distributed.is_initialized() or jax.process_index() == 0
-    ours = record.pathname.startswith(here)
-    return record.levelno >= python_logging.WARNING or (ours and first)
+    if record.levelno >= python_logging.WARNING:
+      return True
+    if not record.pathname.startswith(here):
+      return False
+    # Asked for our own messages alone, and only once the processes know each other: it
+    # starts jax's backends, which logs, and is too early while jax itself connects.
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
 
   handler.addFilter(shown)

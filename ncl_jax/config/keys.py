@@ -52,7 +52,8 @@ def from_json(text: str) -> ConfigDict:
   if not isinstance(values, dict):
     raise InputError("config.json is JSON, but not an object of fields")
   config = defaults()
-  config.expected = ConfigDict(values.pop("expected", {}))
+  expected = values.pop("expected", {})
+  config.expected = ConfigDict(expected if isinstance(expected, dict) else {})
   for key, value in flat(values).items():
     try:
       put(config, key, tuple(value) if isinstance(value, list) else value)
@@ -102,8 +103,8 @@ def put(config: ConfigDict, key: str, value: Any) -> None:
   *sections, field = key.split(".")
   place = config
   for section in sections:
-    place = place[section] if section in place else ConfigDict()
-  if field not in place:
+    place = place.get(section) if isinstance(place, ConfigDict) else None
+  if not isinstance(place, ConfigDict) or field not in place:
     near = nearest_key(key)
     hint = f": did you mean {near}?" if near else ""
     raise InputError(f"unknown config field {key!r}{hint}")

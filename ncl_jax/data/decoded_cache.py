@@ -103,8 +103,8 @@ def check_space(folder: pathlib.Path, found: dict[str, "Entry"]) -> tuple[int, i
   if needed > free:
     others = ", ".join(
       f"{path.name} ({path.stat().st_size / 2**30:,.1f} GiB)"
-      for path in sorted(folder.glob("*px-*.npy"))
-      if path not in missing
+      for path in sorted(folder.glob("*px-*"))
+      if path.suffix in (".npy", ".partial") and path.with_suffix(".npy") not in missing
     )
     raise InputError(
       f"{KEY} is {folder}: the decoded images take {needed / 2**30:,.2f} GiB more, and "
@@ -207,7 +207,7 @@ class Entry:
     )
     try:
       found = Decoded(np.asarray(np.load(self.file, mmap_mode="r")))
-    except ValueError as error:  # too short
+    except (ValueError, EOFError) as error:  # too short
       raise damaged from error
     rows = np.array(decode.spread(len(found), COMPARED), np.int64)
     if not np.array_equal(found[rows], self.images[rows]):

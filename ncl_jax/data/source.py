@@ -111,6 +111,7 @@ class Source:
           f" {self.image_shape} in 'train'; set an image size to make them equal"
         )
       low, high = split.labels.min(), split.labels.max()
+      low = min(low, *(labels.min() for labels in split.levels.values()), low)
       if low < UNLABELLED or high >= self.num_classes:
         raise InputError(
           f"{self.name}: labels from {low} to {high} in the split {name!r};"

@@ -24,13 +24,23 @@ def read(
 
 
 def take(pixels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """`pixels[rows]` in several threads, which wait for the disk at the same time."""
+  """`pixels[rows]` in several threads, which wait for the disk at the same time.
+
+  Args:
+    pixels: uint8 [N, H, W, C], mapped into memory.
+    rows: positions [n], from 0 to N - 1.
+  """
+  if len(rows) and not 0 <= rows.min() <= rows.max() < len(pixels):
+    raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(pixels)} images")
   images = np.empty((len(rows), *pixels.shape[1:]), np.uint8)
+  step = -(-len(rows) // count()) or 1
 
-  def part(chosen: np.ndarray) -> None:
-    images[chosen] = pixels[rows[chosen]]
+  def part(start: int) -> None:
+    of = slice(start, start + step)
+    # The mode that writes into `out` directly.
+    np.take(pixels, rows[of], 0, out=images[of], mode="clip")
 
-  for _ in pool().map(part, np.array_split(np.arange(len(rows)), count())):
+  for _ in pool().map(part, range(0, len(rows), step)):
     pass
   return images
 

@@ -155,7 +155,7 @@ class Exchange:
     config = _config(config_file)
     try:
       tensors = safetensors.numpy.load_file(weights_file)
-    except (safetensors.SafetensorError, TypeError) as error:
+    except (safetensors.SafetensorError, TypeError, OSError) as error:
       raise InputError(f"{weights_file} is not a .safetensors file: {error}") from error
     width, out = config["input_dim"], config["hidden_dim"]
     weight = next((name for name in _WEIGHT if name in tensors), _WEIGHT[1])

@@ -136,9 +136,6 @@ class Named:
 def of_texts(texts: Sequence[str]) -> Attributes:
   """The lower-case words of at least two letters that occur in `RAREST` texts or more.
 
-  Raises:
-    InputError: there is no such word.
-
   >>> of_texts(["a dog", "Dog!", "the dog", "dog", "dogs, dog"]).names
   ('dog',)
   """
@@ -149,8 +146,8 @@ def of_texts(texts: Sequence[str]) -> Attributes:
   )
   try:
     has = words.fit_transform(given)
-  except ValueError as error:
-    raise InputError(f"no word occurs in {RAREST} of {len(given)} texts") from error
+  except ValueError:  # there is no such word
+    return Attributes((), scipy.sparse.csr_array((len(given), 0), dtype=bool), known)
   names = tuple(words.get_feature_names_out().tolist())
   return Attributes(names, scipy.sparse.csr_array(has), known)
 

@@ -13,6 +13,8 @@ from ncl_jax.errors import InputError
 
 # Added to the diagonal of the normal equations: chosen directions may be parallel.
 _RIDGE = 1e-4
+# Numbers of the normal equations in memory at a time.
+_HELD = 2**24
 
 
 def pursue(x: np.ndarray, directions: np.ndarray, active: int) -> np.ndarray:
@@ -45,10 +47,15 @@ def pursue(x: np.ndarray, directions: np.ndarray, active: int) -> np.ndarray:
     residual -= weight[:, None] * gram[best]
     residual[rows, best] = -np.inf
     chosen[:, step] = best
-  weights, ridge = np.zeros_like(products), _RIDGE * np.eye(active)
-  for row, of in enumerate(chosen):
-    solved = np.linalg.solve(gram[np.ix_(of, of)] + ridge, products[row, of])
-    weights[row, of] = np.maximum(solved, 0)
+  right = np.take_along_axis(products, chosen, 1)
+  weights = np.zeros_like(products)
+  size = max(1, _HELD // active**2)
+  for start in range(0, len(x), size):
+    part = slice(start, start + size)
+    of = chosen[part]
+    left = gram[of[:, :, None], of[:, None, :]] + _RIDGE * np.eye(active)
+    solved = np.linalg.solve(left, right[part, :, None])[:, :, 0]
+    np.put_along_axis(weights[part], of, np.maximum(solved, 0).astype(x.dtype), 1)
   return weights
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import ortho_group
 
 from ncl_jax import checks
 from ncl_jax.data.source import Source
@@ -151,7 +150,7 @@ def agreement(
   rotated = []
   for i in range(ROTATIONS):
     rng = np.random.default_rng([seed, i])
-    q = ortho_group.rvs(b[0].shape[1], random_state=rng)
+    q = _rotation(rng, b[0].shape[1])
     turned = [x @ q for x in b]
     c = correlations([_standardize(x) for x in turned])
     # A rotated axis has no direction: its size alone counts, which is the higher level.
@@ -192,6 +191,12 @@ def _matched(train, test, signed: bool, shares=None) -> float:
   rows, columns = linear_sum_assignment(-train)
   weights = None if shares is None else shares[0][rows] + shares[1][columns]
   return float(np.average(test[rows, columns], weights=weights))
+
+
+def _rotation(rng: np.random.Generator, width: int) -> np.ndarray:
+  """A rotation drawn uniformly, up to a reflection, [width, width]."""
+  q, r = np.linalg.qr(rng.normal(size=(width, width)))
+  return q * np.sign(np.diag(r))
 
 
 def _variance_shares(x: np.ndarray) -> np.ndarray:

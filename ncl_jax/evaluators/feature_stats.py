@@ -145,7 +145,7 @@ def evaluate(run: FeatureSource) -> dict[str, Any]:
   if source.num_classes:
     train = run.extract("train")
     known = [(result["f"], train.labels, test.labels, source.num_classes)]
-    for name in levels.keys() & train_levels.keys():
+    for name in (name for name in levels if name in train_levels):
       both = train_levels[name][train.ids], levels[name][test.ids]
       classes = 1 + int(max(levels[name].max(), train_levels[name].max()))
       known.append((result["f"]["levels"][name], *both, classes))

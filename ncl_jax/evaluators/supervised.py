@@ -234,5 +234,5 @@ def _identity(task: Task, network: Any) -> str:
   # What the step reads, without the data's path and the run's own training settings.
   of |= {name: whole[name] for name in ("seed", "augment", "loss", "model")}
   of |= {"data": fingerprints.data(task.source, "train")}
-  of |= fingerprints.versions()
+  of |= fingerprints.versions(__name__)
   return tensors.digest({json.dumps(of, sort_keys=True, allow_nan=False): network})[:16]

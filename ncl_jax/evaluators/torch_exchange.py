@@ -83,7 +83,11 @@ def import_torch(
     if checkpoints.latest_step() is not None:
       raise InputError(f"{path} has a checkpoint already: choose another --workdir")
     checkpoints.save(last, model=variables, train={"step": jnp.int32(last)})
-  logging.info("the network of %s is now step %d in %s", file, last, path)
+  leaves = jax.tree.leaves(variables)
+  logging.info(
+    "%d tensors, %d numbers, of %s are now step %d in %s",
+    *(len(leaves), sum(x.size for x in leaves), file, last, path),
+  )
   return path
 
 

@@ -70,15 +70,11 @@ def compare(
   root = paths.absolute(workdir)
   with workdir_lib.alone(root, "comparing"):
     measured = Measurements(config, source, evaluators, root / "measured.jsonl")
-    runs = {
-      method: [
-        loop.train(
-          _method_config(config, method, seed), root / f"seed{seed}" / method, source
-        )
-        for seed in range(config.seed, config.seed + seeds)
-      ]
-      for method in ("cl", "ncl")
-    }
+    runs: dict[str, list[pathlib.Path]] = {"cl": [], "ncl": []}
+    for seed in range(config.seed, config.seed + seeds):
+      for method, folders in runs.items():
+        path = root / f"seed{seed}" / method
+        folders.append(loop.train(_method_config(config, method, seed), path, source))
     for i, (cl_path, ncl_path) in enumerate(zip(*runs.values(), strict=True)):
       seed = config.seed + i
       cl, ncl = measured.run("cl", seed, cl_path), measured.run("ncl", seed, ncl_path)

@@ -76,14 +76,15 @@ class Measurements:
 
   def alignment(self, key: str, directories: Sequence[pathlib.Path]) -> None:
     """Compares the dimensions of each seed's run with the next seed's."""
-    for i, rows in enumerate(self.results[key]):
-      # Two at a time, as each keeps its features.
-      paths = (directories[i], directories[(i + 1) % len(directories)])
-      run, other = (open_run(path, source=self._source) for path in paths)
+    first = run = open_run(directories[0], source=self._source)
+    # Two at a time and the first, as each keeps its features.
+    for rows, path in zip(self.results[key], [*directories[1:], None], strict=True):
+      other = open_run(path, source=self._source) if path else first
       call = functools.partial(execute.evaluate, opened=run, other=other)
       seed = run.config.seed
       folder = run.path / "eval"
       rows |= self._measure(key, seed, ["axes"], (run, other), call, folder)
+      run = other
 
   def _made(self, key: str, seed: int, pair: tuple[Run, Run]) -> FeatureSource | None:
     try:

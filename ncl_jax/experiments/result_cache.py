@@ -10,6 +10,7 @@ from absl import logging
 
 from ncl_jax.evaluators.registry import Evaluator
 from ncl_jax.evaluators.run import Run
+from ncl_jax.experiments import controls
 from ncl_jax.runtime import jsonl
 from ncl_jax.training import fingerprints
 
@@ -27,7 +28,8 @@ def inputs(evaluator: Evaluator, runs: Sequence[Run]) -> dict[str, Any]:
     # A run may have been trained anew.
     "runs": [fingerprints.network(run.config, run.variables) for run in runs],
     "data": data,
-    **fingerprints.versions(),
+    # The controls' code, too: a run may be one.
+    **fingerprints.versions(evaluator.__module__, controls.__name__),
   }
 
 

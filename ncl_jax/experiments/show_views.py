@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
-import PIL.ImageOps
 from ml_collections import ConfigDict
 
 from ncl_jax import augment, checks, numerics
@@ -92,8 +91,12 @@ def _pixels(x: jax.Array, recipe: augment.AugmentConfig) -> np.ndarray:
 
 
 def _cell(image: np.ndarray) -> PIL.Image.Image:
-  """The image, enlarged without smoothing or reduced to fit."""
-  rgb = np.array(np.broadcast_to(image, (*image.shape[:2], 3)))
-  return PIL.ImageOps.pad(
-    PIL.Image.fromarray(rgb), (CELL, CELL), PIL.Image.Resampling.BOX, "white"
-  )
+  """The image, enlarged by a whole number without smoothing, or reduced to fit."""
+  rgb = PIL.Image.fromarray(np.array(np.broadcast_to(image, (*image.shape[:2], 3))))
+  longest = max(rgb.size)
+  scale = CELL // longest or CELL / longest
+  width, height = (max(1, round(side * scale)) for side in rgb.size)
+  cell = PIL.Image.new("RGB", (CELL, CELL), "white")
+  resized = rgb.resize((width, height), PIL.Image.Resampling.BOX)
+  cell.paste(resized, ((CELL - width) // 2, (CELL - height) // 2))
+  return cell

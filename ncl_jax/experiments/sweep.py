@@ -15,12 +15,12 @@ from ncl_jax import checks, methods
 from ncl_jax import config as config_lib
 from ncl_jax.errors import Failed, InputError, Stopped
 from ncl_jax.evaluators import execute, knn, registry
-from ncl_jax.evaluators.run import open_run
+from ncl_jax.evaluators.run import FeatureSource, Run, open_run
 from ncl_jax.experiments import baseline_features, result_cache
 from ncl_jax.host import paths
 from ncl_jax.report import sweep as sweep_lib
 from ncl_jax.runtime import jsonl
-from ncl_jax.training import loop
+from ncl_jax.training import fingerprints, loop
 from ncl_jax.training import workdir as workdir_lib
 
 EVALUATORS = ("feature_stats", "knn")
@@ -201,6 +201,26 @@ def _write(root: pathlib.Path, rows: list[dict[str, Any]]) -> str:
   return ""
 
 
+def _on_h(control: FeatureSource) -> dict[str, Any]:
+  return {"h": {"accuracy": knn.evaluate(control)["h"]["accuracy"]}}
+
+
+def _control_inputs(control: str, run: Run) -> dict[str, Any]:
+  """What a control depends on: not on weights, so that trials share it."""
+  sections = ["augment", "eval"]
+  settings: dict[str, Any] = {}
+  if control == "untrained":
+    sections.append("model")
+    settings["seed"] = run.config.seed
+  settings |= {name: run.config[name].to_dict() for name in sections}
+  return {
+    "control": control,
+    "settings": jsonl.to_json(settings),
+    "data": fingerprints.data(run.source),
+    **fingerprints.versions(knn.__name__, baseline_features.__name__),
+  }
+
+
 def _measured(
   trial: Trial,
   path: pathlib.Path,
@@ -213,19 +233,17 @@ def _measured(
   run = open_run(path, source=source)
   found: dict[str, Any] = {"step": run.step}
 
-  def keep(name: str, evaluator: registry.Evaluator, measure: Callable) -> None:
-    inputs = result_cache.inputs(evaluator, [run])
-    of = {"trial": trial.name, "step": run.step, "of": name, **inputs}
-    found[name] = known.get(of, measure)
-
   applicable = registry.applicable(trial.config, source)
   for name in (name for name in names if name in applicable):
     evaluator = registry.registered()[name]
     options = evaluator.options_in(path / "eval")
+    of = {"trial": trial.name, "step": run.step}
+    of |= result_cache.inputs(evaluator, [run])
     measure = functools.partial(execute.evaluate, evaluator, run, **options)
-    keep(name, evaluator, measure)
+    found[name] = known.get(of, measure)
   if "knn" in found:
     pixels = baseline_features.Pixels(run.config, source, run.mesh)
-    keep("untrained", knn.evaluate, lambda: knn.evaluate(run.untrained()))
-    keep("pixels", knn.evaluate, lambda: knn.evaluate(pixels))
+    for control, made in (("untrained", run.untrained()), ("pixels", pixels)):
+      of = _control_inputs(control, run)
+      found[control] = known.get(of, functools.partial(_on_h, made))
   return found

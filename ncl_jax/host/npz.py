@@ -51,13 +51,16 @@ def read(path: str | os.PathLike, only: str = "") -> dict[str, np.ndarray]:
     OSError,
     ValueError,
     EOFError,
-    MemoryError,  # a damaged header may announce any size
     zipfile.BadZipFile,
     zlib.error,
     NotImplementedError,
   ) as error:
     what = "is no .npy or .npz file of numbers" if only else "cannot be read"
     raise InputError(f"{file} {what}: {_reason(error)}") from error
+  except MemoryError as error:  # a damaged header may announce any size
+    raise InputError(
+      f"{file} announces more than fits in memory, or is damaged: {_reason(error)}"
+    ) from error
   return {name: _known(array, name, file) for name, array in arrays.items()}
 
 

@@ -7,7 +7,12 @@ from ncl_jax import checks
 from ncl_jax.errors import InputError
 from ncl_jax.losses import tiled
 from ncl_jax.losses.similarities import PRECISIONS, all_pairs, check_views
-from ncl_jax.numerics import on_any_mesh
+from ncl_jax.numerics import on_any_mesh, reverse_mode_only
+
+_NO_FORWARD_MODE = (
+  "tiled nt_xent supports jax.grad and jax.hessian, not jax.jvp: leave block_size and "
+  "axis_name out"
+)
 
 
 @on_any_mesh(rows="z")
@@ -36,8 +41,7 @@ def nt_xent(
     block_size: rows of a tile. The 2N x 2N similarity matrix is then never held in
       memory, forward or backward, and memory is linear in N. None: all at once. Arrays
       that are split over devices also need `axis_name`, or each tile is gathered.
-      Tiles support `jax.grad` and `jax.hessian`; for `jax.jvp` or a gradient of the
-      gradient use None.
+      Tiles support reverse mode of any order and `jax.hessian`, but not `jax.jvp`.
     axis_name: inside `jax.shard_map`, the axis over which the examples are split. z is
       this device's part, and negatives come from all devices. Always tiled; without
       `block_size`, a tile has all rows of this device.
@@ -83,4 +87,5 @@ def nt_xent(
   temperature = jnp.asarray(temperature, jnp.result_type(float))
   # One copy per device, so that its gradient is summed over the devices.
   temperature += jnp.zeros_like(z, temperature.dtype, shape=())
-  return tiled.row_losses(z, temperature, tiling).reshape(-1, 2)
+  with reverse_mode_only(_NO_FORWARD_MODE):
+    return tiled.row_losses(z, temperature, tiling).reshape(-1, 2)

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ncl_jax import numerics
+
+_NO_FORWARD_MODE = "conv2d supports jax.grad, not jax.jvp: use lax.conv_general_dilated"
+
 # The axes always have this order, and operands are transposed by hand. In a loop XLA's
 # CPU backend does not reorder axes, and any other order is slow.
 _AXES = ("NHWC", "HWIO", "NHWC")
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def conv2d(
   x: jax.Array, kernel: jax.Array, strides: int = 1, padding: int = 0
 ) -> jax.Array:
@@ -38,6 +41,12 @@ def conv2d(
   >>> y[0, :, :, 0].tolist()
   [[4.0, 6.0], [6.0, 9.0]]
   """
+  with numerics.reverse_mode_only(_NO_FORWARD_MODE):
+    return _conv2d(x, kernel, strides, padding)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _conv2d(x: jax.Array, kernel: jax.Array, strides: int, padding: int) -> jax.Array:
   return _convolve(x, kernel, strides, padding)
 
 
@@ -79,7 +88,7 @@ def _backward(strides, padding, residuals, dy):
   )
 
 
-conv2d.defvjp(_forward, _backward)
+_conv2d.defvjp(_forward, _backward)
 
 
 def _input_gradient(x, kernel, dy, *, strides, padding):

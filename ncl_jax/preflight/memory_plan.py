@@ -136,20 +136,26 @@ def plan(
   )
   began = time.perf_counter()
   lowered = steps.lower(state, data, jax.ShapeDtypeStruct((), np.uint32))
-  found = _compiled(known, lowered, compiler.cpu_effort(1, mesh), dump, code)
-  return dataclasses.replace(found, compile_seconds=time.perf_counter() - began)
+  return _compiled(known, lowered, compiler.cpu_effort(1, mesh), dump, code, began)
 
 
 def _compiled(
-  known: Plan, lowered: Any, options: Any, dump: pathlib.Path | None, code: bool
+  known: Plan,
+  lowered: Any,
+  options: Any,
+  dump: pathlib.Path | None,
+  code: bool,
+  began: float,
 ) -> Plan:
   """The plan with what the compiler tells."""
-  program_bytes = 0
+  program_bytes, memory = 0, None
   try:
     if dump is not None and not code:
       program = _until_planned(lowered, dump)
+      seconds = time.perf_counter() - began
     else:
       compiled = lowered.compile(options)
+      seconds = time.perf_counter() - began
       program, memory = compiled.as_text(), compiled.memory_analysis()
       program_bytes = memory.generated_code_size_in_bytes
   except jax.errors.JaxRuntimeError as error:
@@ -158,11 +164,13 @@ def _compiled(
     # The sentence with the sizes, of pages.
     found = re.search(r"Used \S+ of \S+ hbm[^\n]*", str(error))
     reason = found[0].strip() if found else str(error).splitlines()[0]
-    return dataclasses.replace(known, too_large=reason)
-  if dump is not None:
+    seconds = time.perf_counter() - began
+    return dataclasses.replace(known, compile_seconds=seconds, too_large=reason)
+  layouts = dump.glob("*after_optimizations-buffer-assignment.txt") if dump else ()
+  texts = [layout.read_text() for layout in layouts]
+  if memory is None or len(texts) == 1:
     # Without the gaps between buffers, which a TPU's compiler adds in its analysis.
-    (layout,) = dump.glob("*after_optimizations-buffer-assignment.txt")
-    held, temp = assigned(layout.read_text())
+    held, temp = assigned(texts[0])
   else:
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes
     held -= memory.alias_size_in_bytes
@@ -171,6 +179,7 @@ def _compiled(
   rest = max(0, held - sum(known.arguments.values()))
   return dataclasses.replace(
     known,
+    compile_seconds=seconds,
     arguments=known.arguments | {"rest": rest},
     temp=temp,
     program=program_bytes,

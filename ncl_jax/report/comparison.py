@@ -1,6 +1,7 @@
 """What a report is made from: metrics, methods and test images, as plain arrays."""
 
 import dataclasses
+from collections.abc import Sized
 
 import numpy as np
 
@@ -102,9 +103,12 @@ class Comparison:
   glossary: tuple[tuple[str, str], ...] = ()
 
   def __post_init__(self):
-    rows = {f"features of {method.key!r}": method.features for method in self.methods}
-    for name, of in (rows | {"labels": self.labels}).items():
-      if len(of) != len(self.images):
+    rows: dict[str, Sized] = {
+      f"features of {method.key!r}": method.features for method in self.methods
+    }
+    rows |= {"labels": self.labels, "texts": self.texts, "files": self.files}
+    for name, of in rows.items():
+      if len(of) != len(self.images) and (len(of) or name not in ("texts", "files")):
         raise ValueError(f"{name}: {len(of)} rows for {len(self.images)} images")
 
   @property

@@ -53,12 +53,18 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
   Returns:
     Mean of `values - baseline` with its 95 % t interval; pairs with a NaN are left out.
-    Two values that differ by no more than `ROUNDING` have the difference 0.
+    Two values that differ by no more than `ROUNDING` times the larger one have the
+    difference 0.
+
+  Raises:
+    ValueError: not as many values as the baseline has.
 
   >>> paired_difference([2.0, 4.0], [1.0, 1.0]).mean
   2.0
   """
   a, b = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+  if a.shape != b.shape:
+    raise ValueError(f"{len(a)} values and {len(b)} of the baseline: not paired")
   d = a - b
   d[np.abs(d) <= ROUNDING * np.maximum(np.abs(a), np.abs(b))] = 0
   mean, deviation, n = dataclasses.astuple(summarize(d))

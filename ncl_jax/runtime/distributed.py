@@ -50,7 +50,8 @@ def hang_watch() -> Iterator[Callable[[], None]]:
 
   Too long is `Timeouts.hang` or 100 times the median step, whichever is longer. The
   stacks of all threads are printed before. A process that runs alone is not watched,
-  and nothing is before the first step has ended.
+  and nothing is before the first step has ended. Time in which the process is stopped
+  counts.
 
   Yields:
     Function to be called after each step.
@@ -62,7 +63,7 @@ def hang_watch() -> Iterator[Callable[[], None]]:
     ends.append(time.monotonic())
     usual = statistics.median(np.diff(ends)) if len(ends) > 1 else 0.0
     # Python's own watch, which needs no Python to run: a hung call may hold its lock.
-    faulthandler.dump_traceback_later(max(seconds, 100 * usual), exit=True)
+    faulthandler.dump_traceback_later(max(seconds, 100 * usual), file=2, exit=True)
 
   try:
     yield beat if seconds else lambda: None

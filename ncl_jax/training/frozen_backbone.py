@@ -120,14 +120,17 @@ def train_projector(
     model = {"params": params, "batch_stats": given["batch_stats"]}
     network = state_lib.network(config, mesh)
     # Not of the config's own seed, whose views SEPIN looks at.
-    h = [
-      view.h
-      for seed in range(config.seed + 1, config.seed + 1 + views // 2)
-      for view in features_lib.extract_two_views(
-        model, source, "train", network, seed=seed
-      )
-    ]
-    params["projector"] = _fit(np.stack(h, 1), params["projector"], config, mesh, path)
+    h = np.stack(
+      [
+        view.h
+        for seed in range(config.seed + 1, config.seed + 1 + views // 2)
+        for view in features_lib.extract_two_views(
+          model, source, "train", network, seed=seed
+        )
+      ],
+      axis=1,
+    )
+    params["projector"] = _fit(h, params["projector"], config, mesh, path)
     last = source.steps_per_epoch(config.train.batch_size) * epochs
     checkpoints.save(last, model=model, train={"step": jnp.int32(last)})
   logging.info("a projector on %s is step %d of %s", backbone, last, path)

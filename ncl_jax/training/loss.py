@@ -71,8 +71,9 @@ def scores(f: jax.Array, prototypes: jax.Array, precision: str) -> jax.Array:
 
 
 def penalty(config: ConfigDict, z: jax.Array) -> jax.Array | float:
-  """`l1 mean_n |f_n|_1`, a sparsity penalty on unit rows f of z [N, V, D]: the mean is
-  between 1 and sqrt(D).
+  """`l1 mean_n |f_n|_1` of unit rows f of z [N, V, D]: a sparsity penalty.
+
+  The mean is between 1 and sqrt(D). 0 where `loss.l1` is 0.
   """
   if not config.loss.l1:
     return 0.0

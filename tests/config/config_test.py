@@ -272,6 +272,8 @@ def test_nearest_key(key, near):
   [
     ("{", "not JSON"),
     ("[1]", "not an object"),
+    (json.dumps({"seed": {"a": 1}}), "unknown config field .seed.a."),
+    (json.dumps({"loss": 1}), "loss = 1"),
     (
       json.dumps({"loss": {"temp": 1}}),
       "unknown config field .loss.temp.: did you mean",

@@ -157,12 +157,12 @@ def test_the_set_may_be_moved(photographs, tmp_path, decoding):
   assert entries(tmp_path / "cache") == before
 
 
-@pytest.mark.parametrize("damage", ["pixels", "short"])
+@pytest.mark.parametrize("damage", ["pixels", "short", "empty"])
 def test_a_damaged_entry_is_refused(photographs, tmp_path, damage):
   load(photographs, tmp_path / "cache")
   for file in (tmp_path / "cache").glob("*.npy"):
-    if damage == "short":
-      os.truncate(file, file.stat().st_size - 1)
+    if damage in ("short", "empty"):
+      os.truncate(file, file.stat().st_size - 1 if damage == "short" else 0)
     else:
       found = np.load(file, mmap_mode="r+")
       found[0, 0, 0] += 1

@@ -190,6 +190,8 @@ def test_views_of_pairs_are_those_of_each_image():
 @pytest.mark.parametrize(
   ("call", "says"),
   [
+    (lambda: dsprites.render(np.array([737_280])), "allowed are 0 to 737279"),
+    (lambda: dsprites.render(np.array([-1])), "allowed are 0 to 737279"),
     (lambda: dsprites.load(pair_factors=("colour",)), "pair_factors = 'colour'"),
     (lambda: data.load("digits", pair_factors=("x",)), "only dsprites has"),
   ],

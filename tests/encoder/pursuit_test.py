@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncl_jax.encoder import InvertedIndex, NonNegativeEncoder, nearest, recall
+from ncl_jax.encoder import InvertedIndex, NonNegativeEncoder, nearest, pursuit, recall
 from ncl_jax.encoder.pursuit import pursue
 from ncl_jax.errors import InputError
 
@@ -29,6 +29,20 @@ def test_pursuit_is_its_definition():
     expected = np.zeros(15)
     expected[chosen] = np.maximum(solved, 0)
     np.testing.assert_allclose(weights, expected, atol=1e-9)
+
+
+def test_rows_are_solved_a_few_at_a_time(monkeypatch):
+  """All dimensions active: one row's equations are as many numbers as [D, D]."""
+  random = np.random.default_rng(3)
+  x, directions = rows(random, 11, 6), rows(random, 5, 6)
+  whole = pursue(x, directions, 5)
+  sizes, solve = [], np.linalg.solve
+  monkeypatch.setattr(pursuit, "_HELD", 4 * 25)
+  monkeypatch.setattr(
+    np.linalg, "solve", lambda a, b: sizes.append(a.size) or solve(a, b)
+  )
+  np.testing.assert_array_equal(pursue(x, directions, 5), whole)
+  assert sizes == [100, 100, 75]
 
 
 def test_orthogonal_directions_give_the_largest_products():

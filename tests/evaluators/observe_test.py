@@ -72,28 +72,38 @@ def run(tmp_path):
   return tmp_path
 
 
+class Recorder:
+  def __init__(self):
+    self.rows, self.closed, self.flushed = [], False, 0
+
+  def write(self, step, values):
+    self.rows.append((step, values))
+
+  def flush(self):
+    self.flushed = len(self.rows)
+
+  def close(self):
+    self.closed = True
+
+
 def test_numbers_are_copied_and_each_once(run, monkeypatch):
-  rows, closed = [], []
+  sink = Recorder()
+  monkeypatch.setitem(tracker_export.SINKS, "tensorboard", lambda *_: sink)
 
   def later(seconds):
     # Killed and gone on: an old step again, then the last.
-    more = [{"step": 3, "epoch": 1.0}, {"step": 6, "epoch": 2.0, "loss": 1.0}]
-    for row in more:
+    rows = [{"step": 3, "epoch": 1.0}, {"step": 6, "epoch": 2.0, "loss": 1.0}]
+    for row in rows:
       jsonl.append(run / "metrics.jsonl", row)
 
-  monkeypatch.setattr(
-    tracker_export,
-    "_tensorboard",
-    lambda path: (lambda *row: rows.append(row), lambda: closed.append(path)),
-  )
   monkeypatch.setattr(tracker_export.time, "sleep", later)
   assert tracker_export.export(run, "tensorboard", follow=True) == 3
-  assert rows == [
+  assert sink.rows == [
     (2, {"epoch": 2 / 3, "loss": 3.0}),
     (3, {"epoch": 1.0}),
     (6, {"epoch": 2.0, "loss": 1.0}),
   ]
-  assert closed == [run]
+  assert sink.closed
 
 
 def test_weights_and_biases_is_told_the_settings(run, monkeypatch):
@@ -111,23 +121,59 @@ def test_weights_and_biases_is_told_the_settings(run, monkeypatch):
   first = told["id"]
   tracker_export.export(run, "wandb")
   assert told["id"] == first and told["resume"] == "allow"
-  assert [step for step, _ in told["rows"]] == [2, 3] * 2
+  assert [step for step, _ in told["rows"]] == [2, 3]
 
 
-def test_tensorboard_shows_the_last_copy_alone(run, monkeypatch):
+@pytest.mark.parametrize("target", tracker_export.TARGETS)
+def test_started_again_it_copies_each_step_once_to_the_same_run(
+  run, monkeypatch, target
+):
+  opened = []
+
+  class Killed(Recorder):
+    def write(self, step, values):
+      super().write(step, values)
+      if step == 3 and len(opened) == 2:
+        raise KeyboardInterrupt
+
+  def make(path, config, step, identity):
+    opened.append((Killed(), step, identity))
+    return opened[-1][0]
+
+  monkeypatch.setitem(tracker_export.SINKS, target, make)
+  rows = jsonl.read(run / "metrics.jsonl")
+  jsonl.write(run / "metrics.jsonl", rows[:1])
+  tracker_export.export(run, target)
+  jsonl.write(run / "metrics.jsonl", rows)
+  with pytest.raises(KeyboardInterrupt):
+    tracker_export.export(run, target)
+  tracker_export.export(run, target)
+  assert tracker_export.export(run, target) == 0
+  # What a kill left without a flush is written again, after `step`.
+  flushed = [[step for step, _ in sink.rows[: sink.flushed]] for sink, _, _ in opened]
+  assert flushed == [[2], [], [3], []]
+  assert [step for _, step, _ in opened] == [0, 2, 2, 3]
+  assert len({identity for _, _, identity in opened}) == 1
+  (run / f"{target}.copied.json").unlink()
+  assert tracker_export.export(run, target) == 2 and opened[-1][1] == 0
+  (run / f"{target}.copied.json").write_text("{")
+  with pytest.raises(InputError, match="is damaged: remove it to copy everything anew"):
+    tracker_export.export(run, target)
+
+
+def test_what_a_kill_left_in_tensorboards_files_is_purged(run, monkeypatch):
   told = []
-  writer = types.SimpleNamespace(
-    add_scalar=lambda *row: told.append(row), close=lambda: None
+  writer_of = types.SimpleNamespace(
+    add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None
   )
   module = types.SimpleNamespace(
-    SummaryWriter=lambda folder, purge_step, **_: told.append(purge_step) or writer
+    SummaryWriter=lambda folder, purge_step: told.append(purge_step) or writer_of
   )
   monkeypatch.setitem(sys.modules, "tensorboardX", module)
-  for _ in range(2):
-    tracker_export.export(run, "tensorboard")
-  # Everything from step 0 on is hidden, then written again.
-  rows = [0, ("epoch", 2 / 3, 2), ("loss", 3.0, 2), ("epoch", 1.0, 3)]
-  assert told == rows * 2
+  tracker_export.export(run, "tensorboard")
+  jsonl.append(run / "metrics.jsonl", {"step": 6, "epoch": 2.0, "loss": 1.0})
+  tracker_export.export(run, "tensorboard")
+  assert told == [None, 4]
 
 
 def test_tensorboard_files_are_read_back(run):

@@ -1,14 +1,17 @@
 """The programs as a user calls them: exit codes, messages, nothing half-done."""
 
 import json
+import logging as python_logging
 import os
 import pathlib
 import subprocess
 import sys
 
+import jax
 import programs
 import pytest
 import tiny
+from absl import logging
 from PIL import Image
 
 from ncl_jax import cli
@@ -71,6 +74,28 @@ def test_a_process_of_its_own_says_the_same():
     (KeyboardInterrupt(), 130, "run the same command again"),
   ],
 )
+def test_messages_of_others_never_ask_jax_which_process_this_is(monkeypatch):
+  """JAX logs while it connects to the others, when asking would start its backends."""
+  handler = logging.get_absl_handler()
+  before = list(handler.filters)
+  cli._set_up_log()
+  (shown,) = [found for found in handler.filters if found not in before]
+  handler.removeFilter(shown)
+
+  def passes(level, file, index=None):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    if index is None:
+      monkeypatch.delattr(jax, "process_index")
+    return shown(python_logging.LogRecord("x", level, file, 1, "text", (), None))
+
+  others, ours = "/lib/jax/_src/distributed.py", cli.__file__
+  assert not passes(python_logging.INFO, others)
+  assert passes(python_logging.WARNING, others)
+  assert passes(python_logging.INFO, ours, index=0)
+  assert not passes(python_logging.INFO, ours, index=1)
+
+
 def test_how_a_program_ends(monkeypatch, capsys, error, code, says):
   def main():
     raise error

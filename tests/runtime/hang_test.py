@@ -15,7 +15,7 @@ def limits(monkeypatch):
   found, clock = [], iter(range(0, 10**6, 20))
   monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
   monkeypatch.setattr(
-    faulthandler, "dump_traceback_later", lambda s, exit: found.append((s, exit))
+    faulthandler, "dump_traceback_later", lambda s, file, exit: found.append((s, exit))
   )
   monkeypatch.setattr(
     faulthandler, "cancel_dump_traceback_later", lambda: found.append(None)

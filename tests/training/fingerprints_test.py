@@ -3,6 +3,8 @@
 import dataclasses
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -153,22 +155,32 @@ def test_a_folder_is_known_by_its_files_wherever_it_lies(folder, tmp_path):
   assert of_folder(copy) != here
 
 
-def test_an_edit_of_code_that_results_depend_on_changes_the_key(tmp_path, monkeypatch):
-  package = pathlib.Path(fingerprints.ncl_jax.__file__).parent
-  copy = shutil.copytree(
-    package, tmp_path / "ncl_jax", ignore=shutil.ignore_patterns("__pycache__")
+@pytest.mark.parametrize("module", ["evaluators.supervised", "experiments.controls"])
+def test_the_code_of_a_result_is_all_that_is_imported_for_it(module):
+  """In a fresh process: what Python itself loads, against what is hashed."""
+  code = (
+    f"import sys, ncl_jax.{module}\n"
+    "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('ncl_jax')))"
   )
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+  loaded = {pathlib.Path(file) for file in done.stdout.split()}
+  assert loaded and loaded <= set(fingerprints.sources(f"ncl_jax.{module}"))
 
-  def found():
-    return fingerprints.versions.__wrapped__()["code"]
 
-  before = found()
-  monkeypatch.setattr(fingerprints.ncl_jax, "__file__", str(copy / "__init__.py"))
-  assert found() == before
-  (copy / "report" / "tables.py").write_text("")
-  assert found() == before
-  (copy / "metrics" / "knn.py").write_text("")
-  assert found() != before
+def test_an_edit_of_imported_code_changes_the_key(tmp_path, monkeypatch):
+  before = fingerprints.code.__wrapped__("ncl_jax.evaluators.knn")
+  real = fingerprints._file
+
+  def edited(module):
+    file = real(module)
+    if module != "ncl_jax.metrics.knn":
+      return file
+    copy = tmp_path / "knn.py"
+    copy.write_text(file.read_text().replace("temperature", "warmth"))
+    return copy
+
+  monkeypatch.setattr(fingerprints, "_file", edited)
+  assert fingerprints.code.__wrapped__("ncl_jax.evaluators.knn") != before
 
 
 def test_settings_and_weights_make_a_network_and_the_place_of_its_data_does_not():

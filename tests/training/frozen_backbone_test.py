@@ -142,6 +142,20 @@ def test_refused_before_anything_is_written(
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+  ("section", "field", "value"),
+  [("model", "projector_batch_norm", True), ("loss", "l1", 2.0)],
+)
+def test_what_a_projector_alone_does_not_take(
+  section, field, value, backbone, tmp_path, source
+):
+  config = tiny.config(backbone="resnet10")
+  config[section][field] = value
+  with pytest.raises(InputError, match=f"{section}.{field} is {value}: a projector"):
+    frozen_backbone.train_projector(config, backbone, tmp_path / "run", source=source)
+  assert not (tmp_path / "run").exists()
+
+
 def test_other_networks_are_refused(backbone, tmp_path, source):
   state = dict(interop.read(backbone))
   with pytest.raises(InputError, match="channels: 1 in the file, 3 in"):

@@ -1,7 +1,6 @@
 """Scores of single dimensions: what each tells about each factor."""
 
 import numpy as np
-import scipy.stats
 
 from ncl_jax import checks
 from ncl_jax.errors import InputError
@@ -33,11 +32,19 @@ def mutual_information(
   ...                    np.array([[0, 1], [0, 0], [1, 1], [1, 0]])).round(3).tolist()
   [[0.693, 0.0]]
   """
-  from sklearn.metrics import mutual_info_score
-
   f, factors = samples.checked(f, factors)
-  codes = _discrete(f, bins).T
-  return np.array([[mutual_info_score(v, code) for v in factors.T] for code in codes])
+  checks.whole("bins", bins, 2)
+  codes = _discrete(f, bins)
+  result = np.empty((f.shape[1], factors.shape[1]))
+  for k, values in enumerate(factors.T):
+    count = values.max() + 1
+    for d, code in enumerate(codes.T):
+      counts = np.bincount(code * count + values, minlength=bins * count)
+      joint = counts.reshape(bins, count) / len(values)
+      independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+      on = joint > 0
+      result[d, k] = np.sum(joint[on] * np.log(joint[on] / independent[on]))
+  return np.maximum(result, 0)
 
 
 def mig(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
@@ -58,9 +65,9 @@ def mig(f: np.ndarray, factors: np.ndarray, bins: int = BINS) -> float:
   >>> mig(np.array([[0.0, 5.0], [1.0, 5.0]]), np.array([[0], [1]]))
   1.0
   """
-  gap = _gap(mutual_information(f, factors, bins))
-  counts = (np.unique(v, return_counts=True)[1] for v in np.asarray(factors).T)
-  entropy = np.array([scipy.stats.entropy(count) for count in counts])
+  information = mutual_information(f, factors, bins)
+  entropy = _entropies(factors)
+  gap = _gap(information)
   return samples.mean(gap[entropy > 0] / entropy[entropy > 0])
 
 
@@ -114,33 +121,52 @@ def sap(f: np.ndarray, factors: np.ndarray, seed: int = 0, bins: int = BINS) -> 
   Source: Kumar et al. 2018 (arXiv:1711.00848), Section 3.
   """
   f, factors = samples.checked(f, factors)
-  codes = _discrete(f, bins).T
+  checks.whole("bins", bins, 2)
+  codes = _discrete(f, bins)
   train, test = samples.halves(len(f), seed)
   gaps = []
   for values in factors.T:
+    count = values.max() + 1
     if len(np.unique(values)) < 2:
       continue
-    scored = values[test]
-    accuracy = []
-    for code in codes:
-      counts = np.zeros((bins, values.max() + 1))
-      np.add.at(counts, (code[train], values[train]), 1)
-      shares = counts / np.maximum(counts.sum(0, keepdims=True), 1)
-      right = shares.argmax(1)[code[test]] == scored
-      accuracy.append(np.mean([right[scored == v].mean() for v in np.unique(scored)]))
-    gaps.append(_gap(np.array(accuracy)[:, None])[0])
+    accuracy = np.empty(f.shape[1])
+    for d, code in enumerate(codes.T):
+      cell = code * count + values
+      learnt, seen = (
+        _per_value(np.bincount(cell[half], minlength=bins * count).reshape(bins, count))
+        for half in (train, test)
+      )
+      present = seen.sum(0) > 0
+      hits = seen[np.arange(bins), learnt.argmax(1)].sum()
+      accuracy[d] = hits / present.sum()
+    gaps.append(_gap(accuracy[:, None])[0])
   return samples.mean(np.array(gaps))
 
 
 def _discrete(f: np.ndarray, bins: int) -> np.ndarray:
   """[N, D] the bin of each entry; bin 0 for a constant dimension."""
-  checks.whole("bins", bins, 2)
-  low, width = f.min(0), np.ptp(f, axis=0)
-  unit = (f - low[None]) / np.where(width > 0, width, 1)[None]
+  low = f.min(0)
+  width = f.max(0) - low
+  unit = np.divide(
+    f - low[None],
+    width[None],
+    out=np.zeros_like(f),
+    where=np.broadcast_to(width[None] > 0, f.shape),
+  )
   return np.minimum((unit * bins).astype(np.int64), bins - 1)
 
 
+def _per_value(counts: np.ndarray) -> np.ndarray:
+  """[bins, values] counts as shares of each value's samples."""
+  return counts / np.maximum(counts.sum(0, keepdims=True), 1)
+
+
+def _entropies(factors: np.ndarray) -> np.ndarray:
+  shares = [np.unique(v, return_counts=True)[1] / len(v) for v in np.asarray(factors).T]
+  return np.array([-np.sum(p * np.log(p)) for p in shares])
+
+
 def _gap(scores: np.ndarray) -> np.ndarray:
-  """[L] largest minus second largest of [D, L], at least 0; the largest if D = 1."""
-  second, first = np.sort(np.pad(scores, ((1, 0), (0, 0))), axis=0)[-2:]
-  return first - second
+  """[L] largest minus second largest of [D, L]; the largest if D = 1."""
+  ordered = -np.sort(-scores, axis=0)
+  return ordered[0] - (ordered[1] if len(ordered) > 1 else 0)

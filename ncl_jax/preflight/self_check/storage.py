@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import jax
 import jax.numpy as jnp
@@ -66,10 +66,11 @@ def _random(rng: np.random.Generator, shape: jax.ShapeDtypeStruct) -> np.ndarray
 
 @contextmanager
 def _folder(workdir: str | os.PathLike | None) -> Iterator[pathlib.Path]:
-  """A new folder for all processes, gone afterwards."""
+  """A new folder for all processes, gone afterwards with what was made on the way."""
   number = multihost_utils.broadcast_one_to_all(np.int32(os.getpid()))
   parent = paths.local(workdir or tempfile.gettempdir()).resolve()
   folder = parent / f"self_check-{number}"
+  missing = [path for path in (parent, *parent.parents) if not path.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   try:
     yield folder
@@ -77,3 +78,6 @@ def _folder(workdir: str | os.PathLike | None) -> Iterator[pathlib.Path]:
   finally:
     if jax.process_index() == 0:
       shutil.rmtree(folder, ignore_errors=True)
+      for path in missing:
+        with suppress(OSError):
+          path.rmdir()
