@@ -209,9 +209,7 @@ def _read(file: str, array: str) -> dict[str, np.ndarray]:
     )
   if arrays[array].dtype.kind not in "fiu":
     raise InputError(f"{array} in {path} is {arrays[array].dtype}; allowed: numbers")
-  if arrays[array].ndim != 2:
-    raise InputError(
-      f"{array} in {path} has shape {arrays[array].shape}; allowed: [N, E]"
-    )
+  if not arrays[array].ndim:
+    raise InputError(f"{array} in {path} is a single number; allowed: rows")
   checks.finite(f"{array} in {path}", arrays[array])
   return arrays

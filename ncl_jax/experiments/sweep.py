@@ -201,14 +201,15 @@ def _write(root: pathlib.Path, rows: list[dict[str, Any]]) -> str:
   return ""
 
 
-def _on_h(control: FeatureSource) -> dict[str, Any]:
-  return {"h": {"accuracy": knn.evaluate(control)["h"]["accuracy"]}}
+def _on_h(make: Callable[[], FeatureSource]) -> dict[str, Any]:
+  return {"h": {"accuracy": knn.evaluate(make())["h"]["accuracy"]}}
 
 
 def _control_inputs(control: str, run: Run) -> dict[str, Any]:
   """What a control depends on: not on weights, so that trials share it."""
   sections = ["augment", "eval"]
-  settings: dict[str, Any] = {}
+  # The place of the data is left out, as their fingerprint stands for it.
+  settings: dict[str, Any] = {"data": run.config.data.to_dict() | {"source": ""}}
   if control == "untrained":
     sections.append("model")
     settings["seed"] = run.config.seed
@@ -232,7 +233,6 @@ def _measured(
   loop.train(trial.config, path, source)
   run = open_run(path, source=source)
   found: dict[str, Any] = {"step": run.step}
-
   applicable = registry.applicable(trial.config, source)
   for name in (name for name in names if name in applicable):
     evaluator = registry.registered()[name]
@@ -243,7 +243,7 @@ def _measured(
     found[name] = known.get(of, measure)
   if "knn" in found:
     pixels = baseline_features.Pixels(run.config, source, run.mesh)
-    for control, made in (("untrained", run.untrained()), ("pixels", pixels)):
+    for control, make in (("untrained", run.untrained), ("pixels", lambda: pixels)):
       of = _control_inputs(control, run)
-      found[control] = known.get(of, functools.partial(_on_h, made))
+      found[control] = known.get(of, functools.partial(_on_h, make))
   return found

@@ -213,7 +213,7 @@ URL = "gs://b/r"
     lambda: data.load(f"folder:{URL}"),
     lambda: data.load("digits", classes_file=URL),
     lambda: checkpoint.steps(URL),
-    lambda: encode.run(None, "x.npy", f"{URL}.safetensors"),
+    lambda: encode.run(None, "x.npy", f"{URL}.safetensors", None),
     lambda: encoder.NonNegativeEncoder.load(f"{URL}.safetensors"),
     lambda: explorer.as_frame(URL),
     lambda: interop.read(f"{URL}.npz"),

@@ -62,18 +62,6 @@ def test_a_process_of_its_own_says_the_same():
     assert (done.returncode, done.stdout, done.stderr) == expected
 
 
-@pytest.mark.parametrize(
-  ("error", "code", "says"),
-  [
-    (InputError("wrong"), 2, "error: wrong"),
-    (FloatingPointError("step 3"), 3, "error: step 3"),
-    (SaveError("step 6"), 1, "error: step 6"),
-    (OSError(28, "No space left", "W/a.jsonl"), 1, "error: W/a.jsonl: No space left\n"),
-    (OSError(28, "No space left on device"), 1, f"main in {__file__}, line"),
-    (Stopped("saved", 143), 143, "saved"),
-    (KeyboardInterrupt(), 130, "run the same command again"),
-  ],
-)
 def test_messages_of_others_never_ask_jax_which_process_this_is(monkeypatch):
   """JAX logs while it connects to the others, when asking would start its backends."""
   handler = logging.get_absl_handler()
@@ -96,6 +84,18 @@ def test_messages_of_others_never_ask_jax_which_process_this_is(monkeypatch):
   assert not passes(python_logging.INFO, ours, index=1)
 
 
+@pytest.mark.parametrize(
+  ("error", "code", "says"),
+  [
+    (InputError("wrong"), 2, "error: wrong"),
+    (FloatingPointError("step 3"), 3, "error: step 3"),
+    (SaveError("step 6"), 1, "error: step 6"),
+    (OSError(28, "No space left", "W/a.jsonl"), 1, "error: W/a.jsonl: No space left\n"),
+    (OSError(28, "No space left on device"), 1, f"main in {__file__}, line"),
+    (Stopped("saved", 143), 143, "saved"),
+    (KeyboardInterrupt(), 130, "run the same command again"),
+  ],
+)
 def test_how_a_program_ends(monkeypatch, capsys, error, code, says):
   def main():
     raise error

@@ -132,7 +132,7 @@ def test_the_config_of_a_run_repeats_it(tmp_path):
 
 @pytest.mark.parametrize(
   ("text", "says"),
-  [("{", "not JSON"), ("", "not JSON"), ("[1]", "object"), ('{"a": 1}', "field a")],
+  [("{", "not JSON"), ("", "not JSON"), ("[1]", "object"), ('{"a": 1}', "field 'a'")],
 )
 def test_a_foreign_json_is_one_sentence_with_its_path(text, says, tmp_path):
   file = tmp_path / "config.json"
