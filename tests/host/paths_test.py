@@ -205,6 +205,7 @@ def test_every_setting_that_is_a_path_refuses_a_url(
 
 
 URL = "gs://b/r"
+NOTHING = encode.Output("", 0, False)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ URL = "gs://b/r"
     lambda: data.load(f"folder:{URL}"),
     lambda: data.load("digits", classes_file=URL),
     lambda: checkpoint.steps(URL),
-    lambda: encode.run(None, "x.npy", f"{URL}.safetensors", None),
+    lambda: encode.run(None, "x.npy", f"{URL}.safetensors", NOTHING),
     lambda: encoder.NonNegativeEncoder.load(f"{URL}.safetensors"),
     lambda: explorer.as_frame(URL),
     lambda: interop.read(f"{URL}.npz"),

@@ -70,16 +70,17 @@ def test_messages_of_others_never_ask_jax_which_process_this_is(monkeypatch):
   (shown,) = [found for found in handler.filters if found not in before]
   handler.removeFilter(shown)
 
+  asked = []
+
   def passes(level, file, index=None):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(jax, "process_index", lambda: index)
-    if index is None:
-      monkeypatch.delattr(jax, "process_index")
+    monkeypatch.setattr(jax, "process_index", lambda: asked.append(0) or index)
     return shown(python_logging.LogRecord("x", level, file, 1, "text", (), None))
 
   others, ours = "/lib/jax/_src/distributed.py", cli.__file__
   assert not passes(python_logging.INFO, others)
   assert passes(python_logging.WARNING, others)
+  assert not asked
   assert passes(python_logging.INFO, ours, index=0)
   assert not passes(python_logging.INFO, ours, index=1)
 
