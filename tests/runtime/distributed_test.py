@@ -368,7 +368,8 @@ def test_a_process_that_hangs_ends_all_of_them(tmp_path):
   running = start(tmp_path, ("held", str(held), *command), command)
   ended = finish(running, timeout=240)
   assert all(code for code, _, _ in ended), ended
-  stacks = [err for _, _, err in ended if "Timeout (0:00:05)!" in err]
+  # Of five seconds, or of a hundred usual steps.
+  stacks = [err for _, _, err in ended if "Timeout (0:" in err]
   assert stacks and any("in save" in err for err in stacks), ended
 
 
