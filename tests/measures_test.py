@@ -45,7 +45,7 @@ def test_files_and_functions_are_short():
   assert statistics.median(sizes.values()) <= 130
   lengths = {name: measures.lines_of(f) for name, f, _ in measures.functions()}
   assert {name: size for name, size in lengths.items() if size > 80} == {}
-  assert measures.total_lines() <= 25_850
+  assert measures.total_lines() <= 25_900
 
 
 def test_public_functions_have_few_parameters():

@@ -1,9 +1,11 @@
 """Finds, downloads and prepares a set of TensorFlow Datasets."""
 
+import contextlib
 import difflib
 import importlib.util
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -22,7 +24,9 @@ def prepared(name: str) -> Any:
 
   data_dir = os.environ.get("TFDS_DATA_DIR")
   try:
-    builder = tfds.builder(name, data_dir=data_dir)
+    with _quiet():
+      builder = tfds.builder(name, data_dir=data_dir)
+      is_prepared = builder.is_prepared()
   except tfds.core.DatasetNotFoundError as error:
     near = difflib.get_close_matches(name.split("/")[0], tfds.list_builders())
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -30,7 +34,7 @@ def prepared(name: str) -> Any:
       f"no TensorFlow data set {name!r}, neither known by name nor prepared in"
       f" {data_dir or '~/tensorflow_datasets'} (TFDS_DATA_DIR){hint}"
     ) from error
-  if not builder.is_prepared():
+  if not is_prepared:
     where = f"tfds:{name} is not prepared in {builder.data_dir}"
     _require("tensorflow", f"{where}: preparing it")
     if _needs_network(builder, data_dir) and network.offline(_HOSTS):
@@ -57,6 +61,17 @@ def prepared(name: str) -> Any:
     _require("tensorflow", f"tfds:{name} is stored as {stored}: reading it")
     _hide_accelerators()
   return builder
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Without the warnings of TensorFlow Datasets."""
+  level = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(level)
 
 
 def _needs_network(builder: Any, data_dir: str | None) -> bool:

@@ -1,9 +1,12 @@
 """Reads .npy and .npz files, but no Python objects and no more than the memory."""
 
+import io
+import math
 import os
 import pathlib
 import zipfile
 import zlib
+from typing import IO
 
 import ml_dtypes
 import numpy as np
@@ -36,12 +39,12 @@ def read(path: str | os.PathLike, only: str = "") -> dict[str, np.ndarray]:
     raise InputError(f"no file {file}")
   try:
     if zipfile.is_zipfile(file):
-      with zipfile.ZipFile(file) as archive:
-        _check_memory(sum(member.file_size for member in archive.infolist()), file)
+      _check_archive(file)
       with np.load(file, allow_pickle=False) as opened:
         arrays = {name: opened[name] for name in opened.files}
     elif only:
-      _check_memory(file.stat().st_size, file)
+      with file.open("rb") as stream:
+        _check_header(stream, file.stat().st_size, f"{file}")
       arrays = {only: np.load(file, allow_pickle=False)}
     else:
       raise InputError(f"{file} is not an .npz file, as numpy.savez makes them")
@@ -57,10 +60,6 @@ def read(path: str | os.PathLike, only: str = "") -> dict[str, np.ndarray]:
   ) as error:
     what = "is no .npy or .npz file of numbers" if only else "cannot be read"
     raise InputError(f"{file} {what}: {_reason(error)}") from error
-  except MemoryError as error:  # a damaged header may announce any size
-    raise InputError(
-      f"{file} announces more than fits in memory, or is damaged: {_reason(error)}"
-    ) from error
   return {name: _known(array, name, file) for name, array in arrays.items()}
 
 
@@ -72,10 +71,40 @@ def memory() -> int:
     return 0
 
 
-def _check_memory(announced: int, file: pathlib.Path) -> None:
+def _check_archive(file: pathlib.Path) -> None:
+  """Compares the sizes in the headers with the file and with the memory."""
+  with zipfile.ZipFile(file) as archive:
+    members = [m for m in archive.infolist() if m.filename.endswith(".npy")]
+    _check_memory(sum(member.file_size for member in members), f"{file}")
+    for member in members:
+      with archive.open(member) as stream:
+        _check_header(stream, member.file_size, f"{file}, {member.filename[:-4]}")
+
+
+def _check_header(stream: IO[bytes], size: int, what: str) -> None:
+  head = io.BytesIO(stream.read(1 << 16))
+  version = np.lib.format.read_magic(head)
+  read_header = (
+    np.lib.format.read_array_header_1_0
+    if version == (1, 0)
+    else np.lib.format.read_array_header_2_0
+  )
+  shape, _, dtype = read_header(head)
+  announced = math.prod(shape) * dtype.itemsize
+  if dtype.hasobject:
+    return  # `numpy.load` refuses it
+  if announced != size - head.tell():
+    raise InputError(
+      f"{what}: announces {' x '.join(map(str, shape))} {dtype}, {announced} bytes, but"
+      f" holds {size - head.tell()}: the file is damaged"
+    )
+  _check_memory(announced, what)
+
+
+def _check_memory(announced: int, what: str) -> None:
   if announced > (memory() or announced):
     raise InputError(
-      f"{file} holds {announced / 2**30:,.1f} GiB of arrays, and this machine has "
+      f"{what} holds {announced / 2**30:,.1f} GiB of arrays, and this machine has "
       f"{memory() / 2**30:,.1f} GiB of memory; split it, or use image files and "
       "folder:PATH, which are read batch by batch"
     )

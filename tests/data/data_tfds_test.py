@@ -304,7 +304,7 @@ def test_sets_that_cannot_be_used(name, message):
     data.load(f"tfds:{name}")
 
 
-def test_without_a_network_nothing_is_downloaded(tmp_path, monkeypatch):
+def test_without_a_network_nothing_is_downloaded(tmp_path, monkeypatch, caplog):
   import requests
 
   def asked(*args, **kwargs):
@@ -315,6 +315,7 @@ def test_without_a_network_nothing_is_downloaded(tmp_path, monkeypatch):
   monkeypatch.setattr(requests.Session, "send", asked)
   with pytest.raises(InputError, match="mnist is not prepared in .*, and there is no"):
     data.load("tfds:mnist")
+  assert not caplog.records
   # What was downloaded earlier may be all that is needed.
   (tmp_path / "downloads" / "a").mkdir(parents=True)
   (tmp_path / "downloads" / "a" / "images.gz.INFO").touch()

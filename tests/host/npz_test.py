@@ -56,7 +56,7 @@ def test_a_header_that_announces_more_than_the_file_holds(end, tmp_path):
   else:
     with zipfile.ZipFile(file, "w") as archive:
       archive.writestr("z.npy", content)
-  with pytest.raises(InputError, match="announces more than fits in memory.* 9.09 TiB"):
+  with pytest.raises(InputError, match="announces 10000000000000 uint8.* holds 9"):
     npz.read(file, only="z")
 
 

@@ -10,7 +10,7 @@ import pytest
 from ncl_jax.host import resources
 
 V2 = "0::/kubepods/pod7/main\n"
-V1 = "1:name=systemd:/kubepods/pod7\n"  # beside it, on older systems
+V1 = "12:memory:/docker/7\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/docker/7\n"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,22 @@ V1 = "1:name=systemd:/kubepods/pod7\n"  # beside it, on older systems
       3,
     ),
     (V2, {"cpu.max": "500000 100000"}, 5),
-    (V1 + V2, {"kubepods/pod7/main/cpu.max": "200000 100000"}, 2),
+    (
+      V1,
+      {
+        "cpu,cpuacct/docker/7/cpu.cfs_quota_us": "250000",
+        "cpu,cpuacct/docker/7/cpu.cfs_period_us": "50000",
+      },
+      5,
+    ),
+    (
+      V1,
+      {
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000",
+      },
+      8,
+    ),
     (None, {}, 8),
   ],
 )
