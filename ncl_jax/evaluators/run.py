@@ -105,9 +105,7 @@ class Run(FeatureSource):
 
   def untrained(self) -> "Run":
     """The same network before its first step."""
-    variables = state_lib.build(
-      lambda: state_lib.init_variables(self.config, self.source), self.mesh
-    )
+    variables = state_lib.untrained(self.config, self.source, self.mesh)
     return dataclasses.replace(self, variables=variables)
 
   def extract_two_views(self, split: str) -> tuple[Features, Features]:

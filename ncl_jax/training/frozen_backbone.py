@@ -113,7 +113,7 @@ def train_projector(
   ):
     if checkpoints.latest_step() is not None:
       raise InputError(f"{path} has a checkpoint already: choose another --workdir")
-    model = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
+    model = state_lib.untrained(config, source, mesh)
     given = jax.tree.map(lambda s, a: jnp.asarray(a, s.dtype), expected, given)
     given = jax.device_put(given, sharding_lib.replicated(mesh))
     params = {**model["params"], **given["params"]}

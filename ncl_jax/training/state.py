@@ -84,6 +84,12 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
   return {"params": params, "batch_stats": batch_stats}
 
 
+def untrained(config: ConfigDict, source: Source, mesh: Mesh) -> Any:
+  """`init_variables` on every device, by one program for all seeds."""
+  init = _compiled(lambda seed: init_variables(_with_seed(config, seed), source), mesh)
+  return init(seed_of(config))
+
+
 def shapes(config: ConfigDict, source: Source) -> Any:
   """The shapes and dtypes of `init_variables`; nothing is computed."""
   return jax.eval_shape(lambda: init_variables(config, source))
@@ -149,10 +155,14 @@ def make_init(
     given by `seed_of`; the config's own does not count.
   """
 
-  def init(seed: jax.Array) -> TrainState:
-    drawn = config.copy_and_resolve_references()
-    with drawn.ignore_type():
-      drawn.seed = seed
-    return init_state(drawn, source, optimizer)
+  return _compiled(
+    lambda seed: init_state(_with_seed(config, seed), source, optimizer), mesh
+  )
 
-  return _compiled(init, mesh)
+
+def _with_seed(config: ConfigDict, seed: jax.Array) -> ConfigDict:
+  """The settings with the seed as an argument of a compiled program."""
+  drawn = config.copy_and_resolve_references()
+  with drawn.ignore_type():
+    drawn.seed = seed
+  return drawn
