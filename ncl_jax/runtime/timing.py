@@ -159,10 +159,11 @@ def sentence(row: dict[str, Any]) -> str:
   parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["seconds"].items())
   if not row["steps"]:
     return f"seconds: {parts}; no step after the first call was timed"
-  used = row["utilisation"]
+  used, step = row["utilisation"], 1e3 * row["step_seconds"]
+  step = f"{step:,.0f}" if step >= 100 else f"{step:.3g}"
   share = "unknown here" if used is None else f"{used:.1%} of the bfloat16 peak"
   return (
-    f"seconds: {parts}; then {row['step_seconds'] * 1e3:.3g} ms a step, "
+    f"seconds: {parts}; then {step} ms a step, "
     f"{row['images_per_second']:,.0f} images/s on {row['devices']} x {row['device']}; "
     f"model FLOP utilisation {share}; peak memory "
     f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"
