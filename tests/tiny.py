@@ -1,5 +1,6 @@
 """A data set and a config small enough to train in a test."""
 
+import jax
 import numpy as np
 from PIL import Image
 
@@ -7,6 +8,8 @@ from ncl_jax import config as config_lib
 from ncl_jax import models
 from ncl_jax.config import fields
 from ncl_jax.data.source import Source, Split
+from ncl_jax.runtime import checkpoint
+from ncl_jax.training import state, workdir
 
 CLASSES = 2
 # Of `launch.train` and others: a run of seconds on the digits.
@@ -106,3 +109,19 @@ def config(method="ncl", backbone="resnet_tiny"):
   c.eval.knn_k = 5
   config_lib.set_method(c, method)
   return c
+
+
+def drawn(shapes):
+  """Arrays of a network or a state, above 0 as variances are; soon made."""
+  rng = np.random.default_rng(0)
+  return jax.tree.map(lambda x: rng.uniform(0.1, 1, x.shape).astype(x.dtype), shapes)
+
+
+def as_trained(config, path, source):
+  """A directory as a finished run leaves it, its weights drawn at random."""
+  config, path, _ = workdir.prepare(config, path, source)
+  model = drawn(state.shapes(config, source))
+  with workdir.hold(path, config, source), checkpoint.Checkpoints(path) as checkpoints:
+    if checkpoints.latest_step() is None:
+      checkpoints.save(12, model=model, train={"step": np.int32(12)})
+  return path

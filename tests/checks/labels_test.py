@@ -62,11 +62,18 @@ def test_the_width_of_labels_changes_nothing(name):
     expected = EVERY[name](a, b, two.astype(np.int32))
     seen = EVERY[name](a, b, two.astype(dtype))
     np.testing.assert_array_equal(seen, expected, err_msg=str(dtype))
-    if name not in ON_THE_HOST and dtype in (np.int8, np.uint8, np.uint32):
-      traced = jax.jit(EVERY[name])(a, b, two.astype(dtype))
-      np.testing.assert_allclose(traced, expected, rtol=1e-5, err_msg=str(dtype))
-  np.testing.assert_array_equal(
-    EVERY[name](a, b, list(map(int, y))), EVERY[name](a, b, y)
+  expected = EVERY[name](a, b, y)
+  np.testing.assert_array_equal(EVERY[name](a, b, list(map(int, y))), expected)
+  if name not in ON_THE_HOST:
+    labels = [y.astype(dtype) for dtype in (np.int8, np.uint8, np.uint32)]
+    for seen, given in zip(traced(name, a, b, labels), labels, strict=True):
+      np.testing.assert_allclose(seen, expected, rtol=1e-5, err_msg=str(given.dtype))
+
+
+def traced(name, a, b, labels):
+  """A function's values for each of several labels, of one program."""
+  return jax.jit(lambda a, b, *each: [EVERY[name](a, b, y) for y in each])(
+    a, b, *labels
   )
 
 
@@ -83,13 +90,15 @@ def test_ids_beyond_int32_stay_apart(name, ids):
 
 
 @pytest.mark.parametrize("name", TOLD_APART)
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint64, np.int64])
-def test_traced_ids_beyond_int32_stay_apart(name, dtype, x64):
+def test_traced_ids_beyond_int32_stay_apart(name, x64):
   a, b, y = draw()
-  high = np.iinfo(dtype).max
-  ids = np.array([high, high - 2**31, 7], dtype)[y]
-  seen = jax.jit(EVERY[name])(a, b, ids)
-  np.testing.assert_allclose(seen, EVERY[name](a, b, y), rtol=1e-5)
+  ids = []
+  for dtype in (np.uint32, np.uint64, np.int64):
+    high = np.iinfo(dtype).max
+    ids.append(np.array([high, high - 2**31, 7], dtype)[y])
+  expected = EVERY[name](a, b, y)
+  for seen, given in zip(traced(name, a, b, ids), ids, strict=True):
+    np.testing.assert_allclose(seen, expected, rtol=1e-5, err_msg=str(given.dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])

@@ -239,7 +239,9 @@ def test_finetuning_takes_a_stratified_part_of_the_labels(
   assert 0 <= result["h"]["accuracy"] <= 1
 
 
-@pytest.mark.parametrize("devices", [3, 6, 7])
+@pytest.mark.parametrize(
+  "devices", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7))]
+)
 def test_any_number_of_devices_will_do(devices, finetuned, config, variables, source):
   seen = supervised.train(
     SGD, Run(config, variables, source, mesh_of(devices)), frozen=False

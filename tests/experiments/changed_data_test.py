@@ -17,24 +17,9 @@ from ncl_jax.evaluators import execute, knn, other_sets, registry, supervised
 from ncl_jax.evaluators.run import Run, open_run
 from ncl_jax.experiments import explorer as explorer_lib
 from ncl_jax.experiments import result_cache, sweep
-from ncl_jax.runtime import checkpoint, jsonl, sharding
+from ncl_jax.runtime import jsonl, sharding
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import workdir as workdir_lib
-
-
-def finish(config, path, source):
-  """In training's place: an untrained network, as a finished run leaves it."""
-  config, path, mesh = workdir_lib.prepare(config, path, source)
-  with (
-    workdir_lib.hold(path, config, source),
-    checkpoint.Checkpoints(path) as checkpoints,
-  ):
-    if checkpoints.latest_step() is None:
-      variables = state_lib.build(
-        lambda: state_lib.init_variables(config, source), mesh
-      )
-      checkpoints.save(12, model=variables, train={"step": np.int32(12)})
-  return path
 
 
 def relabelled(source, name):
@@ -58,7 +43,7 @@ def save(path, source):
 def test_a_sweep_measures_again_when_the_test_labels_have_changed(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(sweep.loop, "train", finish)
+  monkeypatch.setattr(sweep.loop, "train", tiny.as_trained)
   config = tiny.config()
   # No statistics of the data in the settings: only the data themselves tell.
   config.augment.mean, config.augment.std = (0.3,), (0.2,)
@@ -104,7 +89,7 @@ def test_finetuning_begins_anew_when_the_labels_have_changed(tmp_path):
 def test_a_run_is_not_gone_on_with_when_a_pixel_has_changed(tmp_path):
   config, source = tiny.config(), tiny.source()
   config.augment.mean, config.augment.std = (0.3,), (0.2,)
-  path = finish(config, tmp_path / "run", source)
+  path = tiny.as_trained(config, tmp_path / "run", source)
   part = source.split("train")
   images = part.images.copy()
   images[-1, -1, -1] ^= 1
@@ -161,7 +146,7 @@ def moved(tmp_path):
   config, source = tiny.config(), tiny.source()
   config.data.source = save(tmp_path / "a" / "d.npz", source)
   source = workdir_lib.load_source(config)
-  path = finish(config, tmp_path / "run", source)
+  path = tiny.as_trained(config, tmp_path / "run", source)
   config.data.source = f"arrays:{tmp_path / 'b' / 'd.npz'}"
   return config, path, source
 
@@ -203,7 +188,7 @@ def test_a_run_goes_on_with_moved_data_and_with_no_others(moved, tmp_path):
     workdir_lib.prepare(config, path, other)
   assert (path / "config.json").read_text() == before
   (tmp_path / "a" / "d.npz").rename(tmp_path / "b" / "d.npz")
-  assert finish(config, path, workdir_lib.load_source(config)) == path
+  assert tiny.as_trained(config, path, workdir_lib.load_source(config)) == path
   assert workdir_lib.read_config(path).data.source == config.data.source
   (path / "data.json").unlink()  # of a run that knows nothing of its data
   config.data.source = save(tmp_path / "c" / "d.npz", source)
@@ -214,10 +199,10 @@ def test_a_run_goes_on_with_moved_data_and_with_no_others(moved, tmp_path):
 def test_the_same_set_in_two_places_is_compared_in_the_explorer(moved, tmp_path):
   config, path, source = moved
   save(tmp_path / "b" / "d.npz", source)
-  other = finish(config, tmp_path / "other", source)
+  other = tiny.as_trained(config, tmp_path / "other", source)
   assert explorer_lib.explore(path, other, out=tmp_path / "e.html").is_file()
   config.data.source = save(tmp_path / "c" / "d.npz", relabelled(source, "train"))
-  third = finish(config, tmp_path / "third", workdir_lib.load_source(config))
+  third = tiny.as_trained(config, tmp_path / "third", workdir_lib.load_source(config))
   with pytest.raises(InputError, match="the runs are of different data"):
     explorer_lib.explore(path, third, out=tmp_path / "f.html")
 

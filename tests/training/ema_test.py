@@ -108,8 +108,9 @@ def test_the_momentum_encoder_is_the_closed_form():
 
 def test_no_gradient_reaches_the_momentum_encoder():
   config, source = setting("byol_ncl")
-  mesh = sharding.make_mesh(jax.devices()[:1])
-  state = start(config, source, mesh, jnp.float32)
+  state = tiny.drawn(
+    jax.eval_shape(lambda: state_lib.init_state(config, source, optimizer()))
+  )
   go = update.make_update(config, 2, optimizer())
   views = np.random.default_rng(0).normal(size=(8, 2, 8, 8, 1)).astype(np.float32)
   labels = jnp.arange(8) % 2

@@ -39,31 +39,6 @@ def test_batches_sent_or_taken_on_the_devices_are_the_same():
     f.close()
 
 
-@pytest.mark.usefixtures("optimized")
-def test_many_steps_a_call_are_as_many_calls_bit_for_bit(tmp_path):
-  source = tiny.source()
-  rows, models = [], []
-  # Calls of 2, 1 and 2, 1 steps: an epoch has three, and every fourth is logged.
-  for name, on_device, per_call in (("sent", 0, 1), ("on_device", 1, 2)):
-    config = tiny.config()
-    config.train.epochs = 2
-    config.train.log_every_steps = 4
-    config.data.on_device_mib, config.train.steps_per_call = on_device, per_call
-    run = loop.train(config, tmp_path / name, source)
-    rows.append((run / "metrics.jsonl").read_text())
-    models.append(final_model(config, source, run))
-  assert rows[0] == rows[1]
-  assert [row["step"] for row in jsonl.read(run / "metrics.jsonl")] == [3, 4, 6]
-  jax.tree.map(np.testing.assert_array_equal, *models)
-
-
-def final_model(config, source, run):
-  config = config_lib.resolve(config, source)
-  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
-  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  return checkpoint.load_model(run, shapes, one)[0]
-
-
 @pytest.fixture(scope="module")
 def program():
   """(steps of a call, state, data on the device), three steps an epoch and a call."""
@@ -136,3 +111,31 @@ def test_what_is_refused_leaves_no_directory(tmp_path):
   with pytest.raises(InputError, match="steps_per_call is 2"):
     loop.train(config, tmp_path / "run", tiny.source())
   assert not (tmp_path / "run").exists()
+
+
+# Last, as from here on programs are optimized.
+
+
+@pytest.mark.usefixtures("optimized")
+def test_many_steps_a_call_are_as_many_calls_bit_for_bit(tmp_path):
+  source = tiny.source()
+  rows, models = [], []
+  # Calls of 2, 1 and 2, 1 steps: an epoch has three, and every fourth is logged.
+  for name, on_device, per_call in (("sent", 0, 1), ("on_device", 1, 2)):
+    config = tiny.config()
+    config.train.epochs = 2
+    config.train.log_every_steps = 4
+    config.data.on_device_mib, config.train.steps_per_call = on_device, per_call
+    run = loop.train(config, tmp_path / name, source)
+    rows.append((run / "metrics.jsonl").read_text())
+    models.append(final_model(config, source, run))
+  assert rows[0] == rows[1]
+  assert [row["step"] for row in jsonl.read(run / "metrics.jsonl")] == [3, 4, 6]
+  jax.tree.map(np.testing.assert_array_equal, *models)
+
+
+def final_model(config, source, run):
+  config = config_lib.resolve(config, source)
+  shapes = jax.eval_shape(lambda: state_lib.init_variables(config, source))
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return checkpoint.load_model(run, shapes, one)[0]

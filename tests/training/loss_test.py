@@ -142,7 +142,7 @@ def test_a_step_in_tiles_that_learns_its_temperature(monkeypatch):
     z_ = jax.device_get(z)
     return losses.nt_xent(z_, temperature=jnp.exp(-log_scale)).mean()
 
-  loss, slope = jax.value_and_grad(mean)(jnp.float32(before))
+  loss, slope = jax.jit(jax.value_and_grad(mean))(jnp.float32(before))
   rows = jax.device_get(z).reshape(-1, z.shape[-1])
   norms = [np.abs(row).sum() / np.linalg.norm(row) for row in rows if row.any()]
   penalty = 0.3 * sum(norms) / len(rows)

@@ -71,22 +71,26 @@ def jitted(transform, dtype):
   return jax.jit(update)
 
 
-def updates(regime, transform, dtype):
-  """The released order of things: yields (metrics, torch's tensors) of each step."""
+def operands(regime, dtype):
+  """The released code's first state, both views and the labels."""
   golden, start = trace(), trace_start(dtype)
-  rates = rates_of(regime)
-  optimizer = trace_optimizer(rates)
-  update = functools.partial(jitted(transform, dtype), rates)
   state = state_lib.TrainState(
     step=jnp.zeros((), jnp.int32),
     params=start["params"],
     batch_stats=start["batch_stats"],
-    opt_state=optimizer.init(start["params"]),
+    opt_state=jax.jit(trace_optimizer(rates_of(regime)).init)(start["params"]),
   )
   views = np.stack([golden["x_view1"], golden["x_view2"]], axis=1)
   views = views.transpose(0, 1, 3, 4, 2).astype(dtype)
-  for _ in range(5):
-    state, values, _ = update(state, views, jnp.asarray(golden["targets"]))
+  return state, views, jnp.asarray(golden["targets"])
+
+
+def updates(regime, transform, dtype, steps):
+  """The released order of things: yields (metrics, torch's tensors) of each step."""
+  update = functools.partial(jitted(transform, dtype), rates_of(regime))
+  state, views, labels = operands(regime, dtype)
+  for _ in range(steps):
+    state, values, _ = update(state, views, labels)
     variables = {"params": state.params, "batch_stats": state.batch_stats}
     yield values, interop.to_torch(variables)
 
@@ -102,29 +106,33 @@ def test_the_first_losses_in_float32(transform):
   # Losses are continuous. Their gradients jump where rounding decides a ReLU, and the
   # updates with them: float64 compares those, below.
   golden = trace()
-  values, _ = next(updates("small", transform, "float32"))
+  optimizer = trace_optimizer(rates_of("small"))
+  update = update_lib.make_update(trace_config(transform, "float32"), 10, optimizer)
+  values = jax.jit(lambda *given: update(*given)[1])(*operands("small", "float32"))
   for ours, theirs in LOSSES.items():
     expected = golden[f"small__{transform}__{theirs}_f64"][0]
     np.testing.assert_allclose(values[ours], expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
-  ("regime", "transform"),
+  ("regime", "transform", "steps"),
   # Those of one program side by side: in one process, compiled once.
   [
-    pytest.param("recipe", "rep_relu", marks=pytest.mark.slow),
-    ("small", "rep_relu"),
+    pytest.param("recipe", "rep_relu", 5, marks=pytest.mark.slow),
+    pytest.param("small", "rep_relu", 5, marks=pytest.mark.slow),
+    ("small", "rep_relu", 3),
     *(
-      pytest.param(regime, transform, marks=pytest.mark.slow)
+      pytest.param(regime, transform, 5, marks=pytest.mark.slow)
       for transform in ("identity", "relu")
       for regime in ("recipe", "small")
     ),
   ],
 )
-def test_the_released_codes_five_steps(optimized, x64, regime, transform):
+def test_the_released_codes_five_steps(optimized, x64, regime, transform, steps):
   golden, prefix = trace(), f"{regime}__{transform}__"
   initial = interop.to_torch(trace_start())
-  for step, (values, tensors) in enumerate(updates(regime, transform, "float64")):
+  seen = updates(regime, transform, "float64", steps)
+  for step, (values, tensors) in enumerate(seen):
     for ours, theirs in LOSSES.items():
       expected = golden[f"{prefix}{theirs}_f64"][step]
       np.testing.assert_allclose(values[ours], expected, atol=1e-9, rtol=0)
