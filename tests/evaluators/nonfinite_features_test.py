@@ -12,7 +12,6 @@ import tiny
 
 from ncl_jax import checks, features, metrics
 from ncl_jax.config import supervised_recipe
-from ncl_jax.data import corruptions
 from ncl_jax.errors import Failed, InputError
 from ncl_jax.evaluators import (
   axes,
@@ -20,8 +19,6 @@ from ncl_jax.evaluators import (
   feature_stats,
   logistic_regression,
   registry,
-  robustness,
-  selection,
   sepin,
   supervised,
 )
@@ -72,14 +69,9 @@ def evaluated(name, run):
   return execute.evaluate(registry.registered()[name], run, **options_of(name, run))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_healthy_input_passes_a_debugger_that_stops_at_nan(run, monkeypatch, name):
-  # One of each kind.
-  monkeypatch.setattr(corruptions, "names", lambda channels: ("contrast",))
-  monkeypatch.setattr(corruptions, "SEVERITIES", (5,))
-  monkeypatch.setattr(robustness, "LABEL_NOISE", (0.8,))
-  monkeypatch.setattr(robustness, "SHOTS", (1,))
-  monkeypatch.setattr(selection, "SHARES", (1 / 32, 1))
+@pytest.mark.parametrize("name", ["linear_probe_sgd", "finetune"])
+def test_healthy_input_passes_a_debugger_that_stops_at_nan(run, name):
+  """Of what trains; rows_test.py says so of the others."""
   with jax.debug_nans(True):
     row = evaluated(name, run)
   assert row["evaluator"] and row["step"] == 3
@@ -162,7 +154,6 @@ OF_ARRAYS = {
 
 @pytest.mark.parametrize("name", OF_ARRAYS)
 def test_arrays_with_a_bad_row_are_refused_by_its_number(name):
-  OF_ARRAYS[name](F)
   for bad in (NAN, INF, -INF):
     f = F.copy()
     f[17, 2] = bad

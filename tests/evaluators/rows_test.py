@@ -1,6 +1,10 @@
-"""Every row that an evaluator declares leads to a number of its result."""
+"""Every row that an evaluator declares leads to a number of its result.
+
+And nothing on the way to it is NaN, of healthy features with a dimension that is dead.
+"""
 
 import evaluators_pairs_test as two_towers
+import jax
 import numpy as np
 import pytest
 import tiny
@@ -18,6 +22,8 @@ def untrained(config, source):
   config = config_lib.resolve(config, source)
   mesh = sharding_lib.make_mesh()
   variables = state_lib.build(lambda: state_lib.init_variables(config, source), mesh)
+  variables = jax.tree.map(np.array, variables)
+  variables["params"]["projector"]["linear2"]["bias"][0] = -1e3  # dead
   return Run(config, variables, source, mesh)
 
 
@@ -61,7 +67,8 @@ def test_rows_lead_to_numbers(name, run, quick):
     run = untrained(two_towers.config(), two_towers.source())
   evaluator = registry.registered()[name]
   options = {"other": run} if evaluator.two_runs else {}
-  result = evaluator(run, **options)
+  with jax.debug_nans(True):
+    result = evaluator(run, **options)
   rows = evaluator.rows(run.config, run.source)
   assert rows
   for row in rows:

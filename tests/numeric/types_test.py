@@ -56,20 +56,36 @@ SETTINGS = {
 }
 
 
+def same(some, others):
+  """Whether constants of programs are equal, in type and value."""
+  return all(
+    x.dtype == y.dtype and np.array_equal(x, y)
+    for x, y in zip(map(np.asarray, some), map(np.asarray, others), strict=True)
+  )
+
+
 def of_an_update(optimizer):
   return optimizer.update(FEATURES, optimizer.init(FEATURES), FEATURES)[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_may_have_any_type_of_number(name):
-  expected = np.asarray(SETTINGS[name](0.5))
+  """Traced alone: the same program gives the same numbers."""
   # optax's own Adam stops under strict promotion.
   strict = "standard" if name == "adamw" else "strict"
-  for dtype in ("float16", "bfloat16", "float32", "float64"):
+
+  def program(x):
     with jax.numpy_dtype_promotion(strict):
-      seen = SETTINGS[name](jnp.dtype(dtype).type(0.5))
-    assert seen.dtype == expected.dtype
-    np.testing.assert_array_equal(seen, expected)
+      traced = jax.make_jaxpr(lambda: SETTINGS[name](x))()
+    return str(traced), traced.consts
+
+  expected, constants = program(0.5)
+  other, others = program(0.25)
+  assert other != expected or not same(others, constants)
+  for dtype in ("float16", "bfloat16", "float32", "float64"):
+    seen, given_ = program(jnp.dtype(dtype).type(0.5))
+    assert seen == expected
+    assert same(given_, constants)
   # For neighbours, no temperature means Euclidean distance.
   none = [] if name == "knn_scores" else [None]
   for wrong in ("0.5", True, 0.5j, np.nan, np.inf, [0.5], [[1], [1, 2]], *none):
@@ -98,7 +114,8 @@ def test_a_mask_says_which_rows_count_in_any_type():
 def test_images_of_any_type_give_the_same_or_are_refused(name):
   rng = np.random.default_rng(0)
   x, r = rng.integers(0, 2, (2, 4, 4, 3)), np.array([0.5, 1.5])
-  expected = IMAGES[name](x.astype(np.float32), r.astype(np.float32))
+  with jax.numpy_dtype_promotion("strict"):
+    expected = IMAGES[name](x.astype(np.float32), r.astype(np.float32))
   of_any_range = name in (
     "grayscale", "normalize", "gaussian_blur", "resized_crop", "horizontal_flip"
   )  # fmt: skip
