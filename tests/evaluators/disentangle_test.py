@@ -1,6 +1,7 @@
 """`launch.disentangle`'s evaluator on a small run of dSprites, and its parts."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -121,12 +122,10 @@ def test_a_step_of_pairs_is_the_step_of_their_images(config, source):
   mean, std = config.augment.mean[0], config.augment.std[0]
   views = (batch["image"] / np.float32(255) - mean) / std
   model = config_lib.model(config)
-  (_, expected), _ = model.apply(
+  apply = functools.partial(model.apply, train=True, views=2, mutable=["batch_stats"])
+  (_, expected), _ = jax.jit(apply)(
     {"params": before["params"], "batch_stats": before["s"]},
     views.reshape(32, 16, 16, 1).astype(np.float32),
-    train=True,
-    views=2,
-    mutable=["batch_stats"],
   )
   np.testing.assert_allclose(
     np.asarray(z).reshape(32, 8), np.maximum(expected, 0), atol=1e-3

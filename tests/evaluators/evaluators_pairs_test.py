@@ -105,8 +105,14 @@ def test_a_network_of_two_towers(network):
   captions = data.split("test").captions
   # All at once, by hand.
   tokens = byte_tokenizer.encode(captions, 12)
-  z = config_lib.model(settings).apply(variables, tokens, method="embed_text")[2]
-  g = numerics.l2_normalize(nonneg.relu(z))
+  model = config_lib.model(settings)
+
+  @jax.jit
+  def embed(variables, tokens):
+    z = model.apply(variables, tokens, method="embed_text")[2]
+    return numerics.l2_normalize(nonneg.relu(z))
+
+  g = embed(variables, tokens)
   run = Run(settings, variables, data, mesh)
   np.testing.assert_allclose(embedding.embed_texts(run, captions), g, atol=1e-6)
   f = run.extract("test").layer("f", "rep_relu")

@@ -1,5 +1,6 @@
 """Statistics of single dimensions, and what they say about classes, by loops."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -141,14 +142,12 @@ def test_meaning_is_that_of_the_metrics_beside_rotations_and_chance():
   assert found["naming"] == pytest.approx(float(metrics.naming_accuracy(*arguments)))
   ewp = metrics.energy_weighted_purity(f[300:], labels[300:], 3, budget=0.01)
   assert found["ewp"] == pytest.approx(float(ewp))
+  naming = jax.jit(lambda *given: metrics.naming_accuracy(*given, 3, signed=True))
   turned = []
   for seed in range(20):
     q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(13, 13)))
     x = (f @ (q * np.sign(np.diag(r)))).astype(np.float32)
-    measured = metrics.naming_accuracy(
-      x[:300], labels[:300], x[300:], labels[300:], 3, signed=True
-    )
-    turned.append(float(measured))
+    turned.append(float(naming(x[:300], labels[:300], x[300:], labels[300:])))
   assert found["naming_rotated"] == pytest.approx(np.mean(turned), abs=0.1)
   for name, gain in (("naming", "axis_gain"), ("ewp", "ewp_gain")):
     difference = found[name] - found[f"{name}_rotated"]

@@ -173,7 +173,7 @@ def test_the_probe_is_at_the_optimum_whatever_the_scales_of_features(strength):
   )
   x = np.maximum(x + 2, 0)
   x = (x / np.sqrt(np.mean(x**2))).astype(np.float32)
-  theirs = LogisticRegression(C=1 / (n * strength), tol=1e-10, max_iter=50_000)
+  theirs = LogisticRegression(C=1 / (n * strength), tol=1e-10, solver="newton-cholesky")
   theirs.fit(x.astype(np.float64), y)
 
   def loss(kernel, bias):

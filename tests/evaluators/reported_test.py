@@ -111,21 +111,26 @@ def test_a_large_bank_of_neighbours_takes_bounded_memory():
 
 
 @pytest.mark.parametrize(
-  ("flag", "key", "value"),
+  "taken",
   [
-    ("augment.crop_scale=(0.2, 1.0)", "crop_scale", [0.2, 1.0]),
-    ("augment.crop_scale=(0.2, 1)", "crop_scale", [0.2, 1]),
-    ("optimizer.weight_decay=1e-3", "weight_decay", 0.001),
-    ("loss.temperature=1", "temperature", 1.0),
+    {
+      "augment.crop_scale=(0.2, 1.0)": [0.2, 1.0],
+      "optimizer.weight_decay=1e-3": 0.001,
+      "loss.temperature=1": 1.0,
+    },
+    {"augment.crop_scale=(0.2, 1)": [0.2, 1]},
   ],
 )
-def test_forms_of_values_that_are_taken(tmp_path, monkeypatch, flag, key, value):
+def test_forms_of_values_that_are_taken(tmp_path, monkeypatch, taken):
   monkeypatch.setattr(cli, "_set_up_log", lambda: None)
+  flags = (f"--config.{flag}" for flag in taken)
   where = f"--workdir={tmp_path / 'run'}"
-  code, out, err = call("train", DIGITS, where, f"--config.{flag}", "--dry_run")
+  code, out, err = call("train", DIGITS, where, *flags, "--dry_run")
   assert code == 0, err
   settings = json.loads(out[out.index("{") : out.rindex("\n}\n") + 2])
-  assert settings[flag.split(".")[0]][key] == value
+  for flag, value in taken.items():
+    section, key = flag.partition("=")[0].split(".")
+    assert settings[section][key] == value
 
 
 @pytest.mark.parametrize(

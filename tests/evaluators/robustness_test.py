@@ -74,43 +74,54 @@ def scores(config, variables, source, images, labels, **changes):
   return {layer: test.layer(layer, config.loss.transform) for layer in ("h", "f")}
 
 
-def head(config, variables, source, layer):
+@pytest.fixture(scope="module")
+def heads(config, variables, source):
+  """Of h and f: features, labels, the fitted probe and its penalty."""
   train = Run(config, variables, source, sharding.make_mesh()).extract("train")
-  x = train.layer(layer, config.loss.transform)
-  fitted, found = logistic_regression.choose(
-    x, train.labels, num_classes=2, seed=config.seed
-  )
-  return x, train.labels, jax.tree.map(np.asarray, fitted), found["regularization"]
+
+  def fit(layer):
+    x = train.layer(layer, config.loss.transform)
+    fitted, found = logistic_regression.choose(
+      x, train.labels, num_classes=2, seed=config.seed
+    )
+    return x, train.labels, jax.tree.map(np.asarray, fitted), found["regularization"]
+
+  return {layer: fit(layer) for layer in ("h", "f")}
 
 
-def test_corrupted_images_go_through_the_clean_probe(result, config, variables, source):
+def test_corrupted_images_go_through_the_clean_probe(
+  result, heads, config, variables, source
+):
   test = source.split("test")
   assert result["settings"]["strengths"] == "CIFAR-10-C"
   assert result["settings"]["images"] == 21
+  features = {}
+  for kind in ("contrast", "shot_noise"):
+    for place, severity in enumerate((2, 5)):
+      changed = corruptions.Corrupted(test.images, kind, severity, 6, config.seed)
+      images = np.concatenate([changed[np.array([i])] for i in range(21)])
+      x = scores(config, variables, source, images, test.labels)
+      features[kind, place] = x
   for layer in ("h", "f"):
-    _, _, probe, _ = head(config, variables, source, layer)
+    probe = heads[layer][2]
     seen = []
-    for kind in ("contrast", "shot_noise"):
-      for place, severity in enumerate((2, 5)):
-        changed = corruptions.Corrupted(test.images, kind, severity, 6, config.seed)
-        images = np.concatenate([changed[np.array([i])] for i in range(21)])
-        x = scores(config, variables, source, images, test.labels)[layer]
-        predicted = (x @ probe["kernel"] + probe["bias"]).argmax(1)
-        accuracy = np.mean(predicted == test.labels)
-        assert result[layer]["corruptions"][kind][place] == pytest.approx(accuracy)
-        seen.append(accuracy)
+    for (kind, place), x in features.items():
+      predicted = (x[layer] @ probe["kernel"] + probe["bias"]).argmax(1)
+      accuracy = np.mean(predicted == test.labels)
+      assert result[layer]["corruptions"][kind][place] == pytest.approx(accuracy)
+      seen.append(accuracy)
     assert result[layer]["corrupted"] == pytest.approx(np.mean(seen))
 
 
 def test_all_images_of_a_set_in_one_part_count_where_a_class_is_shared(
-  result, config, variables, source, other
+  result, heads, config, variables, source, other
 ):
   path, images, labels = other
+  none = np.full(19, -1, np.int32)
+  features = scores(config, variables, source, square(images), none)
   for layer in ("h", "f"):
-    _, _, probe, _ = head(config, variables, source, layer)
-    none = np.full(19, -1, np.int32)
-    x = scores(config, variables, source, square(images), none)[layer]
-    predicted = (x @ probe["kernel"] + probe["bias"]).argmax(1)
+    probe = heads[layer][2]
+    predicted = (features[layer] @ probe["kernel"] + probe["bias"]).argmax(1)
     shared = labels < 2
     seen = result[layer]["ood"][f"arrays:{path}"]
     assert seen["accuracy"] == pytest.approx(np.mean((predicted == labels)[shared]))
@@ -136,10 +147,8 @@ def test_batches_and_devices_change_no_corrupted_image(
   np.testing.assert_allclose(seen.h, expected.h, atol=1e-5)
 
 
-def test_the_chosen_probe_is_scikit_learns_on_features_as_they_are(
-  config, variables, source
-):
-  x, labels, ours, strength = head(config, variables, source, "h")
+def test_the_chosen_probe_is_scikit_learns_on_features_as_they_are(heads):
+  x, labels, ours, strength = heads["h"]
   scale = np.sqrt(np.mean(x.astype(np.float64) ** 2))
   theirs = LogisticRegression(C=1 / (60 * strength), tol=1e-9, max_iter=5000)
   theirs.fit(x / scale, labels)

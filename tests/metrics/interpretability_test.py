@@ -23,6 +23,12 @@ STATISTICS = [
 ]
 
 
+@jax.jit
+def every(f):
+  """All of them in one program."""
+  return {statistic.__name__: statistic(f) for statistic in STATISTICS}
+
+
 @pytest.fixture(params=["float32", "float64"])
 def precision(request):
   """(dtype, relative tolerance) of a run in float32 and in float64."""
@@ -46,16 +52,14 @@ def test_golden_training_log(variant, precision):
     for key, value in GOLDEN.items()
     if key.startswith(f"{variant}__trainlog__")
   }
-  f = jnp.asarray(golden["input_normalized"], dtype)
-  np.testing.assert_allclose(
-    metrics.sparsity(f), golden["sparse_vals_ratio"], rtol=rtol
-  )
-  np.testing.assert_allclose(
-    metrics.orthogonality(f), golden["orthogonality"], rtol=rtol
-  )
-  np.testing.assert_allclose(
-    metrics.spectral_entropy(f), golden["effective_rank"], rtol=rtol
-  )
+  f = golden["input_normalized"].astype(dtype)
+  seen = every(f)
+  for ours, theirs in (
+    ("sparsity", "sparse_vals_ratio"),
+    ("orthogonality", "orthogonality"),
+    ("spectral_entropy", "effective_rank"),
+  ):
+    np.testing.assert_allclose(seen[ours], golden[theirs], rtol=rtol)
   live = metrics.active_dimensions(f, threshold=0)
   assert jnp.sum(live) == golden["num_active_dim"]
 
@@ -130,38 +134,38 @@ def test_the_released_scripts_disagree_about_zero_and_ours_is_one(variant):
 
 def test_one_hot_features():
   """Four dimensions of six, each with two samples: everything is known."""
-  f = jnp.eye(6)[jnp.array([0, 1, 2, 3, 0, 1, 2, 3])]
-  np.testing.assert_allclose(metrics.sparsity(f), 5 / 6, rtol=1e-6)
-  assert metrics.active_dimensions(f).tolist() == [True] * 4 + [False] * 2
-  assert metrics.num_zero_rows(f) == 0
+  seen = every(np.eye(6)[[0, 1, 2, 3, 0, 1, 2, 3]])
+  np.testing.assert_allclose(seen["sparsity"], 5 / 6, rtol=1e-6)
+  assert seen["active_dimensions"].tolist() == [True] * 4 + [False] * 2
+  assert seen["num_zero_rows"] == 0
   np.testing.assert_allclose(
-    metrics.correlation(f), np.diag([1, 1, 1, 1, 0, 0]), atol=1e-6
+    seen["correlation"], np.diag([1, 1, 1, 1, 0, 0]), atol=1e-6
   )
-  np.testing.assert_allclose(metrics.orthogonality(f), 0, atol=1e-6)
-  np.testing.assert_allclose(metrics.spectral_entropy(f), np.log(4), rtol=1e-5)
-  np.testing.assert_allclose(metrics.effective_rank(f), 4, rtol=1e-5)
+  np.testing.assert_allclose(seen["orthogonality"], 0, atol=1e-6)
+  np.testing.assert_allclose(seen["spectral_entropy"], np.log(4), rtol=1e-5)
+  np.testing.assert_allclose(seen["effective_rank"], 4, rtol=1e-5)
   np.testing.assert_allclose(
-    metrics.expected_activation(f), [0.25] * 4 + [0] * 2, rtol=1e-6
+    seen["expected_activation"], [0.25] * 4 + [0] * 2, rtol=1e-6
   )
 
 
 def test_constant_features():
-  f = jnp.full((5, 3), 2.0)
-  np.testing.assert_allclose(metrics.correlation(f), np.ones((3, 3)), rtol=1e-6)
-  np.testing.assert_allclose(metrics.orthogonality(f), 6 / 9, rtol=1e-6)
-  np.testing.assert_allclose(metrics.effective_rank(f), 1, rtol=1e-4)
-  np.testing.assert_allclose(metrics.expected_activation(f), 3**-0.5, rtol=1e-6)
+  seen = every(np.full((5, 3), 2.0))
+  np.testing.assert_allclose(seen["correlation"], np.ones((3, 3)), rtol=1e-6)
+  np.testing.assert_allclose(seen["orthogonality"], 6 / 9, rtol=1e-6)
+  np.testing.assert_allclose(seen["effective_rank"], 1, rtol=1e-4)
+  np.testing.assert_allclose(seen["expected_activation"], 3**-0.5, rtol=1e-6)
 
 
 def test_all_zero_features():
-  f = jnp.zeros((5, 3))
-  assert metrics.sparsity(f) == 1
-  assert metrics.num_zero_rows(f) == 5
-  assert not jnp.any(metrics.active_dimensions(f))
-  assert jnp.all(metrics.correlation(f) == 0)
-  assert jnp.all(metrics.expected_activation(f) == 0)
-  for undefined in (metrics.orthogonality, metrics.effective_rank):
-    assert jnp.isnan(undefined(f))
+  seen = every(np.zeros((5, 3)))
+  assert seen["sparsity"] == 1
+  assert seen["num_zero_rows"] == 5
+  assert not np.any(seen["active_dimensions"])
+  assert not np.any(seen["correlation"])
+  assert not np.any(seen["expected_activation"])
+  for undefined in ("orthogonality", "effective_rank"):
+    assert np.isnan(seen[undefined])
 
 
 @pytest.mark.parametrize("shape", [(50, 8), (8, 50), (8, 8)])

@@ -26,9 +26,16 @@ def draw(m=50, n=12, d=4, classes=3, seed=0):
 TEMPERATURE = {"cosine": 0.07, "euclidean": None}
 
 
-@pytest.mark.parametrize("dtype, rtol", [("float32", 2e-5), ("float64", 1e-5)])
+@pytest.mark.parametrize(
+  "case, dtype, rtol",
+  [
+    ("a", "float32", 2e-5),
+    ("a", "float64", 1e-5),
+    ("b", "float32", 2e-5),
+    pytest.param("b", "float64", 1e-5, marks=pytest.mark.slow),
+  ],
+)
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize("case", ["a", "b"])
 def test_golden(case, distance, dtype, rtol, monkeypatch):
   # Tiles of 64 rows: the search runs over several, the last overlapping.
   monkeypatch.setattr(knn, "BLOCK", 64)

@@ -14,6 +14,10 @@ def split(axis_type):
   return [jax.device_put(x, rows) for x in draw()]
 
 
+# On Auto axes losses/families_test.py compares them with one device.
+ON_AUTO = ("moco_v3", "byol", "barlow_twins", "vicreg", "dino")
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_and_gradients_equal_one_device(name, x64):
   def total(a, b, y):
@@ -22,7 +26,7 @@ def test_losses_and_gradients_equal_one_device(name, x64):
 
   compute = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))
   expected = compute(*draw())
-  for axis_type in (AxisType.Explicit, AxisType.Auto):
+  for axis_type in [AxisType.Explicit] + [AxisType.Auto] * (name not in ON_AUTO):
     given = split(axis_type)
     seen = compute(*given)
     for x, y in zip(jax.tree.leaves(seen), jax.tree.leaves(expected), strict=True):
@@ -57,9 +61,10 @@ def test_outside_jit_and_below_a_set_mesh(name, x64):
 def test_operations_on_images_equal_one_device(name):
   rng = np.random.default_rng(0)
   x, r = rng.random((2, 4, 4, 3), np.float32), np.array([0.5, 1.5], np.float32)
-  expected = IMAGES[name](x, r)
+  compute = jax.jit(IMAGES[name])
+  expected = compute(x, r)
   for axis_type in (AxisType.Explicit, AxisType.Auto):
     mesh = jax.make_mesh((2,), ("data",), (axis_type,), devices=jax.devices()[:2])
     rows = NamedSharding(mesh, PartitionSpec("data"))
-    seen = IMAGES[name](*(jax.device_put(y, rows) for y in (x, r)))
+    seen = compute(*(jax.device_put(y, rows) for y in (x, r)))
     np.testing.assert_allclose(seen, expected, atol=1e-6)
