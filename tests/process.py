@@ -41,6 +41,7 @@ def steps(folder=""):
   step = step_lib.make_step(config, source, mesh, optimizer, lambda _: jnp.asarray(0.3))
   state = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   state = jax.jit(lambda state: jax.tree.map(as_float64, state))(state)
+  norm = jax.jit(lambda tree: sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(tree)))
   batches = source.train_batches(0, 0, 16, sharding.process_rows(mesh, 16))
   values, read = [], []
   for _ in range(10):
@@ -48,9 +49,8 @@ def steps(folder=""):
     read.append(batch["id"].tolist())
     needed = {"image": batch["image"], "label": batch["label"]}
     state, seen, _ = step(state, sharding.to_global(mesh, needed))
-    total = sum(jnp.sum(jnp.abs(p)) for p in jax.tree.leaves(state.params))
     seen = [seen[key] for key in ("probe_loss", "loss", "gradient_norm")]
-    values.append([float(x) for x in (*seen, total)])
+    values.append([float(x) for x in (*seen, norm(state.params))])
   batches.close()
   print(json.dumps({"values": values, "read": read}))
 
