@@ -88,7 +88,7 @@ def _train(workdir, data, cache, seed):
   """The cache's entries after a training in a process of its own."""
   command = [sys.executable, "-m", "launch.train", f"--workdir={workdir}"]
   command += [f"--config={tiny.__file__}:ncl", f"--config.data.source=arrays:{data}"]
-  command += [f"--config.seed={seed}"]
+  command += [f"--config.seed={seed}", "--config.train.epochs=1"]
   environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
   done = subprocess.run(command, env=environment, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
