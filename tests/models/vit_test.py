@@ -46,8 +46,11 @@ def test_published_parameter_counts(make, published):
 
 
 def forward(model, x):
-  variables = model.init(jax.random.key(0), x)
+  variables = jax.jit(model.init)(jax.random.key(0), x)
   return variables["params"], np.asarray(jax.jit(model.apply)(variables, x))
+
+
+attention = jax.jit(vit.attention, static_argnums=0)
 
 
 def norm(x, p):
@@ -100,7 +103,7 @@ def test_equals_the_definition(x64):
   expected, shares = by_hand(params, x, model)
   np.testing.assert_allclose(h, expected, rtol=1e-10, atol=1e-12)
   # What the class token looks at, patches row by row.
-  maps = vit.attention(model, params, x)
+  maps = np.asarray(attention(model, params, x))
   assert maps.shape == (3, 3, 2, 2)
   np.testing.assert_allclose(maps.reshape(3, 3, 4), shares[:, :, 0, 1:], rtol=1e-10)
   assert np.ptp(maps, axis=(2, 3)).min() > 1e-4  # else any order of them would do
@@ -132,7 +135,7 @@ def test_the_mean_is_over_the_patches_and_float32(positions):
   np.testing.assert_allclose(kept, h, atol=0.05)
   # Without a token: what all patches look at, in the mean.
   for same in (model, model.clone(keep="blocks")):
-    maps = np.asarray(vit.attention(same, params, x))
+    maps = np.asarray(attention(same, params, x))
     assert maps.shape == (3, 3, 2, 2) and maps.dtype == np.float32
     np.testing.assert_allclose(maps.sum((2, 3)), 1, rtol=1e-5)
 

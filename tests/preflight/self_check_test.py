@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny  # noqa: F401  the backbone
 from flax import linen as nn
 from programs import ROOT, call
 
@@ -20,10 +21,12 @@ from ncl_jax.training import state as state_lib
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-  """One run of all checks: its verdict, its lines, where, and each first step."""
+  """All checks, of a small network: verdict, lines, where, and each first step."""
   place = tmp_path_factory.mktemp("machine")
   lines, steps = [], {}
-  first_step = training._first_step
+  config, first_step = training.small_config(), training._first_step
+  config.data.image_size = 8
+  config.model.update(backbone="resnet_tiny", width=4)
 
   def recorded(config, source, mesh):
     run = first_step(config, source, mesh)
@@ -36,6 +39,9 @@ def whole_run(tmp_path_factory):
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(training, "_first_step", recorded)
+    patch.setattr(
+      training, "small_config", lambda: config.copy_and_resolve_references()
+    )
     patch.setattr(training, "STEPS", 1)
     verdict = self_check.run(place / "new" / "work", lines.append)
   return verdict, lines, place, steps
