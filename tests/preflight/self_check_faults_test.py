@@ -1,32 +1,50 @@
 """The self-check's step: every fault of one device is caught, on every seed."""
 
+import functools
 import re
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import tiny  # noqa: F401  the backbone
 
 from ncl_jax import losses
 from ncl_jax.models import layers
 from ncl_jax.preflight.self_check import training
+from ncl_jax.runtime import compiler
 from ncl_jax.training import state as state_lib
 from ncl_jax.training import step as step_lib
 
 SEEDS = 20
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
+
+FAULTS = (
+  "none",
+  "gradients are not summed",
+  "statistics of one device",
+  "another loss on one device",
+  "low precision on one device",
+  "negatives of its own",
+)
+
 
 @pytest.fixture(scope="module")
-def on_one_device():
-  """Programs and results that no fault below reaches: made once."""
+def kept():
+  """Programs and what one device gave: made once."""
   return {"float64": {}, "smooth": {}}
 
 
 @pytest.fixture(params=["float64", "smooth"])
-def compare(request, on_one_device, monkeypatch):
-  """The comparison as on a CPU, or as on any other device, of a smaller network."""
-  known = on_one_device[request.param]
+def compare(request, kept, monkeypatch):
+  """The comparison as on a CPU, or as on any other device, of a smaller network.
+
+  With a fault's name for the argument, all devices have a program with that fault.
+  """
+  known = kept[request.param]
   config = training.small_config()
   config.data.image_size = 8
   config.model.update(
@@ -40,7 +58,7 @@ def compare(request, on_one_device, monkeypatch):
 
   first_step, make_init = training._first_step, state_lib.make_init
 
-  def kept(config, source, mesh):
+  def one_device_once(config, source, mesh):
     run = first_step(config, source, mesh)
 
     def once(source, state):
@@ -51,80 +69,92 @@ def compare(request, on_one_device, monkeypatch):
 
     return once if mesh.size == 1 else run
 
-  monkeypatch.setattr(training, "_first_step", kept)
+  monkeypatch.setattr(training, "_first_step", one_device_once)
   monkeypatch.setattr(
     state_lib, "make_init", lambda *a: known.setdefault("init", make_init(*a))
   )
 
-  def run():
+  def run(fault=None, seeds=SEEDS):
     with training._no_edges() as allowed:
+      if fault is not None:
+        monkeypatch.setattr(step_lib, "make_step", broken_step(known, fault))
       check = training.comparison(allowed)
-      return [check(seed) for seed in range(SEEDS)]
+      return [check(seed) for seed in range(seeds)]
 
   return run
 
 
-def own_gradients(z, own):
-  """Each device's part of the gradient, never summed: here that of device 5."""
-  return jnp.where(own, z, jax.lax.stop_gradient(z))
+def broken_step(known, fault):
+  """`make_step` of programs that, for more than one device, have a fault."""
+  make_step, number = step_lib.make_step, np.int32(FAULTS.index(fault))
+
+  def make(config, source, mesh, *rest):
+    step = make_step(config, source, mesh, *rest)
+
+    @jax.jit
+    def broken(number, *arguments):
+      with pytest.MonkeyPatch.context() as patch:
+        break_devices(patch, number, mesh.size)
+        return step(*arguments)
+
+    def compiled(options):
+      return functools.partial(known["broken"], number)
+
+    def lower(*arguments):
+      if "broken" not in known:
+        lowered = broken.lower(number, *arguments)
+        known["broken"] = lowered.compile(compiler.cpu_effort(1, mesh))
+      return types.SimpleNamespace(compile=compiled)
+
+    return types.SimpleNamespace(lower=lower) if mesh.size > 1 else step
+
+  return make
 
 
 def rounded(x):
   return x.astype(jnp.bfloat16).astype(x.dtype)
 
 
-def with_fault(monkeypatch, fault):
-  """Breaks every program for more than one device; device 5 is the one at fault."""
-  make_step, parts = step_lib.make_step, 1
+def break_devices(patch, number, parts):
+  """Breaks the step while it is traced, by the fault of that number in `FAULTS`.
 
-  def make(config, source, mesh, *rest):
-    step = make_step(config, source, mesh, *rest)
+  The number is an argument of the program, so that one program has all the faults.
+  Device 5 is the one at fault.
+  """
 
-    def lower(*arguments):
-      nonlocal parts
-      parts = mesh.size
-      return step.lower(*arguments)
-
-    return types.SimpleNamespace(lower=lower)
+  def has(fault):
+    return number == FAULTS.index(fault)
 
   def own(x):
     rows = jnp.arange(len(x)) * parts // len(x) == 5
-    return (rows | (parts == 1)).reshape(-1, *[1] * (x.ndim - 1))
-
-  def bad(x):
-    return own(x) & (parts > 1)
+    return rows.reshape(-1, *[1] * (x.ndim - 1))
 
   nt_xent, conv2d, move = losses.nt_xent, layers.conv2d, layers.BatchNorm._move
 
-  def no_sum(z, **settings):
-    return nt_xent(own_gradients(z, own(z)), **settings)
-
-  def own_negatives(z, **settings):
-    shards = z.reshape(parts, -1, *z.shape[1:])
+  def loss(z, **settings):
+    # Each device's part of the gradient, never summed: here that of device 5.
+    alone = has("gradients are not summed") & ~own(z)
+    rows = nt_xent(jnp.where(alone, jax.lax.stop_gradient(z), z), **settings)
+    other = has("another loss on one device") & own(rows)
+    rows = jnp.where(other, 1.01 * rows, rows)
     settings = {"temperature": settings["temperature"]}
-    return jnp.concatenate([nt_xent(shard, **settings) for shard in shards])
+    shards = z.reshape(parts, -1, *z.shape[1:])
+    shards = jax.vmap(functools.partial(nt_xent, **settings))(shards)
+    return jnp.where(has("negatives of its own"), shards.reshape(rows.shape), rows)
 
-  def other_loss(z, **settings):
-    rows = nt_xent(z, **settings)
-    return jnp.where(bad(rows), 1.01 * rows, rows)
-
-  def coarse(x, kernel, *settings):
+  def convolution(x, kernel, *settings):
     low = conv2d(rounded(x), rounded(kernel), *settings)
-    return jnp.where(bad(low), low, conv2d(x, kernel, *settings))
+    bad = has("low precision on one device") & own(low)
+    return jnp.where(bad, low, conv2d(x, kernel, *settings))
 
-  def own_statistics(self, grouped, mean, var):
-    count = len(grouped) // parts
-    return move(self, grouped[-count:], mean, var)
+  def statistics(self, grouped, mean, var):
+    last = jnp.concatenate([grouped[-len(grouped) // parts :]] * parts)
+    alone = has("statistics of one device")
+    return move(self, jnp.where(alone, last, grouped), mean, var)
 
-  monkeypatch.setattr(step_lib, "make_step", make)
-  where, name, broken = {
-    "gradients are not summed": (losses, "nt_xent", no_sum),
-    "negatives of its own": (losses, "nt_xent", own_negatives),
-    "another loss on one device": (losses, "nt_xent", other_loss),
-    "low precision on one device": (layers, "conv2d", coarse),
-    "statistics of one device": (layers.BatchNorm, "_move", own_statistics),
-  }[fault]
-  monkeypatch.setattr(where, name, broken)
+  patch.setattr(losses, "nt_xent", loss)
+  patch.setattr(layers, "conv2d", convolution)
+  patch.setattr(layers.BatchNorm, "_move", statistics)
 
 
 def test_a_healthy_machine_passes_on_every_seed(compare):
@@ -137,15 +167,11 @@ def test_a_healthy_machine_passes_on_every_seed(compare):
 
 
 @pytest.mark.parametrize(
-  "fault",
-  [
-    "gradients are not summed",
-    "statistics of one device",
-    "another loss on one device",
-    "low precision on one device",
-    pytest.param("negatives of its own", marks=pytest.mark.slow),
-  ],
+  "fault", [*FAULTS[1:-1], pytest.param(FAULTS[-1], marks=pytest.mark.slow)]
 )
-def test_a_fault_is_caught_on_every_seed(compare, monkeypatch, fault):
-  with_fault(monkeypatch, fault)
-  assert [str(seen) for seen in compare() if seen.ok] == []
+def test_a_fault_is_caught_on_every_seed(compare, fault):
+  assert [str(seen) for seen in compare(fault) if seen.ok] == []
+
+
+def test_the_program_with_faults_is_good_without_one(compare):
+  assert [str(seen) for seen in compare("none", seeds=2) if not seen.ok] == []
