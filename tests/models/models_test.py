@@ -136,7 +136,7 @@ def gradients(name, train):
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param("resnet18_cifar", marks=pytest.mark.slow),
+    "resnet18_cifar",
     "resnet18_imagenet",
     pytest.param("resnet50_cifar", marks=pytest.mark.slow),
   ],
