@@ -141,6 +141,9 @@ def test_the_share_of_the_peak(monkeypatch):
   text = timing.sentence(row)
   assert "200 ms a step, 1,280 images/s on 2 x NVIDIA H100" in text
   assert "0.6% of the bfloat16 peak" in text
+  slow, fast = (row | {"step_seconds": seconds} for seconds in (2.9604, 0.00123))
+  assert "2,960 ms a step" in timing.sentence(slow)
+  assert "1.23 ms a step" in timing.sentence(fast)
 
 
 def test_a_pause_is_no_part_of_the_lap(monkeypatch):

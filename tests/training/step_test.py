@@ -169,6 +169,8 @@ def test_the_first_state_is_that_of_its_seed():
   made = make(state_lib.seed_of(config))
   want = state_lib.build(lambda: state_lib.init_state(config, source, optimizer), mesh)
   jax.tree.map(np.testing.assert_array_equal, made, want)
+  untrained = state_lib.untrained(config, source, mesh)
+  jax.tree.map(np.testing.assert_array_equal, untrained, made.items()["model"])
   config.seed = 6
   other = make(state_lib.seed_of(config))
   first, second = (x.params["prototypes"] for x in (made, other))
