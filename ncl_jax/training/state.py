@@ -86,8 +86,11 @@ def init_variables(config: ConfigDict, source: Source) -> Any:
 
 def untrained(config: ConfigDict, source: Source, mesh: Mesh) -> Any:
   """`init_variables` on every device, by one program for all seeds."""
-  init = _compiled(lambda seed: init_variables(_with_seed(config, seed), source), mesh)
-  return init(seed_of(config))
+
+  def init(seed: jax.Array) -> Any:
+    return init_variables(_with_seed(config, seed), source)
+
+  return _compiled(init, mesh)(seed_of(config))
 
 
 def shapes(config: ConfigDict, source: Source) -> Any:
@@ -155,9 +158,10 @@ def make_init(
     given by `seed_of`; the config's own does not count.
   """
 
-  return _compiled(
-    lambda seed: init_state(_with_seed(config, seed), source, optimizer), mesh
-  )
+  def init(seed: jax.Array) -> TrainState:
+    return init_state(_with_seed(config, seed), source, optimizer)
+
+  return _compiled(init, mesh)
 
 
 def _with_seed(config: ConfigDict, seed: jax.Array) -> ConfigDict:
