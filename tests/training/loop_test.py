@@ -153,7 +153,8 @@ def fill_the_disk(folder):
 def test_a_save_that_fails_is_told_with_its_step_and_the_earlier_one_stays(
   tmp_path, monkeypatch, spoil
 ):
-  config, source = two_epochs(), tiny.source()
+  config, source = tiny.config(), tiny.source()
+  config.train.checkpoint_every_epochs = 1
   run = tmp_path / "run"
   folder = run / "checkpoints"
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -167,7 +168,7 @@ def test_a_save_that_fails_is_told_with_its_step_and_the_earlier_one_stays(
     with monkeypatch.context() as patch:
       at_step(patch, 4, act)
       with pytest.raises(
-        SaveError, match="step 4 could not be written to .*checkpoint"
+        SaveError, match="step 6 could not be written to .*checkpoint"
       ):
         loop.train(config, run, source)
   finally:
@@ -177,7 +178,7 @@ def test_a_save_that_fails_is_told_with_its_step_and_the_earlier_one_stays(
     folder.with_name("kept").rename(folder)
   assert final_model(config, source, run)[1] == 3
   assert loop.train(config, run, source) == run
-  assert final_model(config, source, run)[1] == 6
+  assert final_model(config, source, run)[1] == 12
   # What the failure left half-written is gone.
   assert all(entry.name.isdigit() for entry in folder.iterdir())
 
