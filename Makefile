@@ -37,10 +37,10 @@ demo: install
 	  --evaluators=feature_stats,knn,linear_probe,retrieval --controls=untrained
 
 test: install
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 test-all: install test-lowest
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-lowest: install
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)

@@ -30,7 +30,7 @@ def steps(folder=""):
   Of a folder of photographs if one is named.
   """
   source = tiny.source()
-  config = tiny.config()
+  config = tiny.config(backbone="resnet_two_blocks")
   if folder:
     source = data.load(f"folder:{folder}", image_size=16, on_bad_image="skip")
     config.data.source, config.augment.size = source.name, 8

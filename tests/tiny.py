@@ -25,13 +25,18 @@ FLAGS = (
 
 
 def backbone(stem, width, dtype):
-  """Two blocks for a ResNet-10's four: every kind of layer, soon compiled."""
+  """One block for a ResNet-10's four, soon compiled."""
+  return models.ResNet((1,), models.BasicBlock, stem, 2 * width, dtype)
+
+
+def two_blocks(stem, width, dtype):
+  """The second with a stride: every kind of layer of a ResNet."""
   return models.ResNet((1, 1), models.BasicBlock, stem, width, dtype)
 
 
 # As docs/extending.md registers a backbone, for the tests and the programs they start.
-models.resnet_tiny = backbone
-fields.CHOICES["model.backbone"] += ("resnet_tiny",)
+models.resnet_tiny, models.resnet_two_blocks = backbone, two_blocks
+fields.CHOICES["model.backbone"] += ("resnet_tiny", "resnet_two_blocks")
 
 
 def images(seed, n, size=8, channels=1):

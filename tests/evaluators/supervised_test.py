@@ -6,12 +6,14 @@ import pathlib
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from ncl_jax import config as config_lib
 from ncl_jax import data as data_lib
+from ncl_jax import models
 from ncl_jax.config import supervised_recipe
 from ncl_jax.errors import InputError, Stopped
 from ncl_jax.evaluators import finetune, linear_probe, supervised, supervised_step
@@ -170,12 +172,18 @@ def test_stopped_and_gone_on_with_it_ends_the_same_bit_for_bit(
   assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_layer_decay_scales_the_steps_of_each_depth(config, variables, source):
-  backbone = variables["params"]["backbone"]
+def test_layer_decay_scales_the_steps_of_each_depth():
+  images = jnp.zeros((2, 8, 8, 1))
+  shapes = jax.eval_shape(models.resnet10("cifar", 2).init, jax.random.key(0), images)
+  backbone = shapes["params"]
   depths = supervised_step.depths_of(backbone, frozen=False)
   assert depths == {
-    "heads": 3,
-    "backbone": {"conv1": 0, "bn1": 0, "layer1_0": 1, "layer2_0": 2},
+    "heads": 5,
+    "backbone": {
+      "conv1": 0,
+      "bn1": 0,
+      **{f"layer{stage}_0": stage for stage in (1, 2, 3, 4)},
+    },
   }
   vit = ("class_token", "layer01", "layer02", "norm")
   places = supervised_step.depths_of(dict.fromkeys(vit), frozen=False)["backbone"]
@@ -188,7 +196,7 @@ def test_layer_decay_scales_the_steps_of_each_depth(config, variables, source):
   optimizer = supervised_step.make_optimizer(one, depths, 16, 2)
   updates, _ = optimizer.update(params, optimizer.init(params), params)
   assert updates["heads"][0] == -1
-  for name, factor in (("conv1", 1 / 8), ("layer1_0", 1 / 4), ("layer2_0", 1 / 2)):
+  for name, factor in (("conv1", 1 / 32), ("layer1_0", 1 / 16), ("layer4_0", 1 / 2)):
     np.testing.assert_allclose(updates["backbone"][name], -factor)
 
 

@@ -60,7 +60,7 @@ for program, flags, says, make in [
   (
     "feature_stats",
     [OLD],
-    ["does not fit", "float32[2] there, float32[3] here"],
+    ["does not fit", "float32[4] there, float32[6] here"],
     width,
   ),
   (

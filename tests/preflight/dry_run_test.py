@@ -167,10 +167,12 @@ def test_hours_on_a_cpu_are_told_before_they_begin():
   with config.unlocked():
     config.train.epochs = 50_000_000
   first, *advice = cost.cost_warning(config, source)
-  # Two views, three times the forward pass, by the description's own numbers.
+  # Two views, three times the forward pass.
   work = 48 * 50_000_000 * 3 * speed_of_views(config)
   hours = work / cost._CPU_FLOPS_NARROW / 3600
-  assert first.startswith(f"about {hours:.0f} hours on two CPU cores")
+  # XLA does not count products with padding.
+  (said,) = re.findall(r"^about (\d+) hours on two CPU cores", first)
+  assert int(said) == pytest.approx(hours, rel=0.1)
   assert any("ncl train_projector" in line for line in advice)
 
 

@@ -50,7 +50,7 @@ def test_batch_statistics_are_the_released_codes():
 
 def run(devices, steps, batch_norm="per_view", transform="rep_relu", dtype="float64"):
   """The state after each of some steps, and the metrics of each."""
-  config = tiny.config()
+  config = tiny.config(backbone="resnet_two_blocks")
   config.model.dtype = dtype
   config.model.batch_norm = batch_norm
   config.loss.transform = transform
