@@ -38,6 +38,12 @@ compile_cache.set_up()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_collection_finish():
+  # What is imported by now stays: no collection need look at it.
+  gc.collect()
+  gc.freeze()
+
+
 # Compiled programs end with their module, or before they fill so many bytes.
 MEMORY = 1.5 * 2**30
 

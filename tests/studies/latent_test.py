@@ -14,8 +14,6 @@ from studies.latent import factorize, fit, measure
 from studies.latent import run as study
 from studies.latent import space as space_lib
 
-pytestmark = pytest.mark.usefixtures("optimized")
-
 KINDS = space_lib.KINDS
 
 
@@ -32,7 +30,7 @@ def config():
 
 
 @pytest.fixture(scope="module")
-def found(config, optimized):
+def found(config):
   return study.run(config)
 
 
