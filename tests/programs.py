@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import logging
 import pathlib
 import runpy
 import sys
@@ -28,7 +27,6 @@ def call(program, *arguments):
   """
   out, err = io.StringIO(), io.StringIO()
   saved, argv, path = flagsaver.save_flag_values(), sys.argv, sys.path
-  handlers = [*logging.root.handlers]
   sys.argv, sys.path = [program, *map(str, arguments)], [str(ROOT), *path]
   flags.FLAGS.unparse_flags()
   code = None
@@ -46,7 +44,6 @@ def call(program, *arguments):
   finally:
     sys.argv, sys.path = argv, path
     flagsaver.restore_flag_values(saved)
-    logging.root.handlers[:] = handlers  # a program starts before its log is set up
     # Else the next config file is executed on top of this one's names.
     sys.modules.pop("config_config", None)
   return code, out.getvalue(), err.getvalue()

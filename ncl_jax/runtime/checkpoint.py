@@ -49,6 +49,7 @@ class Checkpoints:
   def __init__(self, workdir: str | pathlib.Path, keep: int = 2):
     self._folder, self._keep = _folder(workdir), keep
     self._saving: int | None = None
+    self._told: tuple[type[Exception], ...] = ()  # set once a save has failed
     self._check_lock: Callable[[], None] = lambda: None
     with contextlib.ExitStack() as held:
       if jax.process_index() == 0:
@@ -78,7 +79,9 @@ class Checkpoints:
     with self._held:
       self.wait()
       if "_manager" in vars(self):
-        self._manager.close()
+        # Orbax raises what stopped a save once more, without the step.
+        with contextlib.suppress(*self._told):
+          self._manager.close()
 
   def latest_step(self) -> int | None:
     """The newest complete checkpoint's step, or None."""
@@ -165,7 +168,7 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
-      step, self._saving = self._saving, None
+      step, self._saving, self._told = self._saving, None, (Exception,)
       full, reason = os.strerror(errno.ENOSPC), str(error)
       if paths.in_bucket(self._folder):
         reason = bucket.failure(error) or reason

@@ -1,6 +1,7 @@
 """A bucket that cannot be used is one sentence, told before any work is done."""
 
 import importlib.util
+import logging
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ import emulated
 import gate
 import pytest
 import tiny
+from absl import logging as absl_logging
 from programs import ROOT, call
 
 from ncl_jax.errors import Failed
@@ -44,7 +46,13 @@ def alone(tmp_path, monkeypatch):
   monkeypatch.setenv("EPATH_USE_TF", "0")
   monkeypatch.chdir(tmp_path)
   bucket.require.cache_clear()
+  # A program asks for its bucket before its log is set up; an earlier one did that.
+  handler = absl_logging.get_absl_handler()
+  set_up = handler in logging.root.handlers
+  logging.root.removeHandler(handler)
   yield
+  if set_up:
+    logging.root.addHandler(handler)
   bucket.require.cache_clear()
   assert os.listdir() == []
 

@@ -105,6 +105,28 @@ def test_home(tmp_path, monkeypatch):
   assert checkpoint.load_model("~/run", model, on(1))[1] == 1
 
 
+def test_the_failure_of_a_save_is_told_though_closing_repeats_it(tmp_path, monkeypatch):
+  """As Orbax does where a bucket refuses the first request of a save."""
+  model, train = trees(on(1))
+
+  def refused(*_, **__):
+    raise OSError("refused, 401")
+
+  with (
+    pytest.raises(SaveError, match="step 3 could not be written .*refused, 401"),
+    checkpoint.Checkpoints(tmp_path) as checkpoints,
+  ):
+    monkeypatch.setattr(checkpoints._manager, "save", refused)
+    monkeypatch.setattr(checkpoints._manager, "close", refused)
+    checkpoints.save(3, model=model, train=train)
+  # Without one, a failure to close is an error.
+  with (
+    pytest.raises(OSError, match="refused, 401"),
+    checkpoint.Checkpoints(tmp_path) as checkpoints,
+  ):
+    monkeypatch.setattr(checkpoints._manager, "close", refused)
+
+
 def test_what_kills_and_cut_off_copies_leave_is_not_taken_for_a_checkpoint(tmp_path):
   model, train = trees(on(1))
   with checkpoint.Checkpoints(tmp_path / "run") as checkpoints:
