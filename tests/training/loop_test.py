@@ -291,7 +291,8 @@ def test_metrics_are_logged(trained):
   [(8, "lars", 0.4), (1, "lars", 0.4), (8, "sgd", 0.1), (8, "adamw", 0.1)],
 )
 def test_it_learns_two_colours(tmp_path, monkeypatch, devices, optimizer, rate):
-  config, source = tiny.config(), tiny.source(train=64)
+  config = tiny.config(backbone="resnet_two_blocks")
+  source = tiny.source(train=64)
   config.train.epochs = 15
   config.model.width = 4
   config.optimizer.name = optimizer
