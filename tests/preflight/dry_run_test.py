@@ -162,17 +162,15 @@ def test_images_that_cannot_be_read_are_noticed(tmp_path):
 
 def test_hours_on_a_cpu_are_told_before_they_begin():
   source = tiny.source()
-  config = config_lib.resolve(tiny.config(), source)
+  config = config_lib.resolve(tiny.config(backbone="resnet_two_blocks"), source)
   assert cost.cost_warning(config, source) == []
   with config.unlocked():
     config.train.epochs = 50_000_000
   first, *advice = cost.cost_warning(config, source)
-  # Two views, three times the forward pass.
+  # Two views, three times the forward pass, by the description's own numbers.
   work = 48 * 50_000_000 * 3 * speed_of_views(config)
   hours = work / cost._CPU_FLOPS_NARROW / 3600
-  # XLA does not count products with padding.
-  (said,) = re.findall(r"^about (\d+) hours on two CPU cores", first)
-  assert int(said) == pytest.approx(hours, rel=0.1)
+  assert first.startswith(f"about {hours:.0f} hours on two CPU cores")
   assert any("ncl train_projector" in line for line in advice)
 
 
